@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-audit test-flower bench bench-peers bench-flower docs lint clean
+.PHONY: demo test test-slow test-audit test-flower bench bench-peers bench-flower map docs lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -36,6 +36,9 @@ bench-peers: .venv/.ready ## FedJAX and pfl beside us, quiet and under load; eac
 bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with a table of docs/speed.md
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks flower --resume --page --out build/bench-flower.json
+
+map: .venv/.ready      ## rooms, imports, the width of the contract and four walks, for a person to read
+	$(BIN)/python -m benchmarks.map
 
 docs: .venv/.ready      ## build/docs/index.html; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs

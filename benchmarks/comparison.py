@@ -7,10 +7,10 @@ from argparse import Namespace
 from typing import Any
 
 from benchmarks.timing import seconds
-from consilience.comparison.plan import Plan
-from consilience.comparison.running import compare_plan
-from consilience.comparison.summary import Comparison
-from consilience.engines.workers import cores
+from consilience.benchmark.plan import Plan
+from consilience.benchmark.running import compare_plan
+from consilience.benchmark.summary import Comparison
+from consilience.runs.engines.workers import cores
 from consilience.runs.recipe import Recipe
 
 TITLE = "A comparison on all cores"

@@ -18,15 +18,15 @@ import consilience as co
 from benchmarks.timing import alternating, medians, processor_seconds
 from consilience import tree
 from consilience.data import Data
-from consilience.engines.memory import keep_memory
-from consilience.engines.workers import using_threads
+from consilience.distributions.prior import Flat
+from consilience.inference.fast.convolutions import write_stage
+from consilience.inference.gradient import gradient_of
+from consilience.inference.optimisers import descend
 from consilience.key import Key
 from consilience.models import model
 from consilience.models.plain_cnn import channels_last, plain_cnn
-from consilience.prior import Flat
-from consilience.training.convolutions import write_stage
-from consilience.training.gradient import gradient_of
-from consilience.training.optimisers import descend
+from consilience.runs.engines.memory import keep_memory
+from consilience.runs.engines.workers import using_threads
 from consilience.tree import Params
 
 TITLE = "Convolutions against matrix products"

@@ -10,9 +10,9 @@ from argparse import Namespace
 from typing import Any
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
+from consilience.distributions.prior import Isotropic
 from consilience.models.mlp import mlp_swish
-from consilience.prior import Isotropic
 
 TITLE = "Learning coresets"
 TARGET = 50  # × FedAvg's seconds

@@ -12,8 +12,8 @@ import consilience as co
 from benchmarks.floor import a_round, draw_rows
 from benchmarks.timing import alternating, medians
 from consilience.data import Data
-from consilience.engines import choose_engine, engine
 from consilience.models import model
+from consilience.runs.engines import choose_engine, engine
 
 TITLE = "Engines"
 EMBEDDED = ("sequential", "vectorised", "parallel")  # Flower has a benchmark of its own

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import consilience as co
 from benchmarks.timing import alternating, in_a_new_process, medians, peak
 from consilience import tree
+from consilience.distributions.posterior import Samples
 from consilience.key import Key
 from consilience.models import model
-from consilience.posterior import Samples
 from consilience.task import CHUNK, IMAGES
 
 TITLE = "Predictions of an ensemble"

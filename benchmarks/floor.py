@@ -17,11 +17,11 @@ import consilience as co
 from benchmarks import peers
 from benchmarks.timing import alternating, medians, seconds
 from consilience.data import Data
-from consilience.engines import Engine, Turn, choose_engine, engine, threads_for, using_threads
-from consilience.engines.workers import cores
+from consilience.distributions.prior import Flat
 from consilience.key import Key
-from consilience.parties import Server
-from consilience.prior import Flat
+from consilience.messages import Server
+from consilience.runs.engines import Engine, Turn, choose_engine, engine, threads_for, using_threads
+from consilience.runs.engines.workers import cores
 
 TITLE = "FedAvg against the floor"
 CLIENTS, ROWS, BATCH, RATE = (10, 100), 600, 100, 0.05

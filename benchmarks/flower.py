@@ -54,7 +54,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
 
     import consilience as co
     from consilience.data.sites import Sites
-    from consilience.engines import engine as engine_of
+    from consilience.runs.engines import engine as engine_of
 
     files = [numpy.load(folder / f"{k}.npz") for k in range(clients)]
     data = tuple(co.data.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in files)
@@ -76,7 +76,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
 
     co.run(
         method,
-        co.classification(co.models.mlp(784, 10), prior=co.prior.Flat()),
+        co.classification(co.models.mlp(784, 10), prior=co.distributions.prior.Flat()),
         sites,
         rounds=rounds,
         engine=time_gather,

@@ -17,9 +17,9 @@ from typing import Any
 import consilience as co
 from benchmarks import peers
 from benchmarks.floor import BATCH, RATE, ROWS, a_round, bare, draw_rows
-from consilience.engines import choose_engine, engine
-from consilience.engines.workers import using_threads
-from consilience.prior import Flat
+from consilience.distributions.prior import Flat
+from consilience.runs.engines import choose_engine, engine
+from consilience.runs.engines.workers import using_threads
 
 TITLE = "FedAvg beside two busy processes"
 CLIENTS, BUSY = (10, 50, 100), 2

@@ -10,16 +10,16 @@ import torch
 import consilience as co
 from benchmarks.timing import alternating, in_a_new_process, medians, peak
 from consilience import tree
-from consilience.payload import nbytes
-from consilience.posterior import Gaussian
+from consilience.distributions.payload import nbytes
+from consilience.distributions.posterior import Gaussian
 
 TITLE = "Merging Gaussians"
 RULES = {
-    "eaa": co.pooling.eaa,
-    "gaa": co.pooling.gaa,
-    "aalv": co.pooling.aalv,
-    "ppa": co.pooling.ppa,
-    "cf": co.pooling.cf,
+    "eaa": co.aggregation.eaa,
+    "gaa": co.aggregation.gaa,
+    "aalv": co.aggregation.aalv,
+    "ppa": co.aggregation.ppa,
+    "cf": co.aggregation.cf,
 }
 CLIENTS, WEIGHTS = 100, 1_000_000
 SLOWEST, LARGEST = 4.0, 3.0  # wanted: × the time of stacking, × the payloads' memory
@@ -42,10 +42,10 @@ def alone(rule: str, count: int, repeats: int) -> dict[str, float]:
     torch.set_num_threads(1)
     gaussians, shares = clients_of(count), torch.rand(count) + 0.5
     payload, before = sum(nbytes(g) for g in gaussians) / 2**20, peak()
-    co.pooling.merge(gaussians, shares, RULES[rule])
+    co.aggregation.merge(gaussians, shares, RULES[rule])
     memory = payload + peak() - before  # the payloads themselves, and what merging needed beside them
     works = {
-        "merging": lambda: co.pooling.merge(gaussians, shares, RULES[rule]),
+        "merging": lambda: co.aggregation.merge(gaussians, shares, RULES[rule]),
         "stacking": lambda: tree.stack(gaussians),
     }
     results = medians(alternating(works, repeats))

@@ -7,11 +7,11 @@ import dataclasses
 import consilience as co
 from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
 from consilience import tree
+from consilience.distributions.posterior import Point
+from consilience.distributions.predictive import score
+from consilience.distributions.prior import Flat
 from consilience.methods.fedpa import delta
 from consilience.models.remembered import remember_values
-from consilience.posterior import Point
-from consilience.predictive import score
-from consilience.prior import Flat
 from consilience.runs.result import Result
 
 
@@ -30,8 +30,8 @@ def measure(p: Problem, threads: int) -> dict[str, float]:
         task = co.regression(network, noise=0.5, prior=Flat()).tilted(co.task.decay(DECAY))
         predicts = co.regression(network, noise=2.0, prior=Flat(), latent=False)
     sampler = co.CyclicalSGHMC(p.rate, FRICTION, p.epochs, p.cycles, p.samples, p.keep, BATCH, p.temperature)
-    start = co.pooling.at_client if p.sites.classes else co.pooling.at_random
-    distil = co.pooling.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
+    start = co.aggregation.at_client if p.sites.classes else co.aggregation.at_random
+    distil = co.aggregation.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
 
     sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, engine=co.Compute(threads=threads), scored=False)
     sampled = dataclasses.replace(sampled, task=predicts)

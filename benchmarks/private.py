@@ -19,8 +19,8 @@ from benchmarks.timing import processor_seconds
 from consilience.data import Data
 from consilience.inference import DPSGD
 from consilience.key import Key
+from consilience.messages import Client
 from consilience.models import model
-from consilience.parties import Client
 
 TITLE = "Private steps"
 ROWS, BATCH, STEPS, SHAPE, CLASSES = 2000, 100, 10, (1, 28, 28), 10

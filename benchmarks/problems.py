@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import torch
 
 import consilience as co
-from consilience import datasets
-from consilience.data import Data
+from consilience.data import Data, datasets
+from consilience.data.splits.labels import HeterogeneousHasan2023
+from consilience.data.splits.text import parse
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.splits.labels import HeterogeneousHasan2023
-from consilience.splits.text import parse
 
 DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
 

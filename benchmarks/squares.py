@@ -31,10 +31,10 @@ from pathlib import Path
 case, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 import consilience.cli
 import consilience as co
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.target import Target
-from consilience.agreement.rehearsal import rehearse
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.rehearsal import rehearse
 def invoke(*words):
     sys.argv = ["consilience", *words]
     try:

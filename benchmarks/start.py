@@ -28,8 +28,8 @@ WARM = """
 import statistics, sys, time
 from pathlib import Path
 import torch
-from consilience.agreement.columns import inspect
-from consilience.console.predictions import predict_with_model, predict_with_run, read_checked_model
+from consilience.study.protocol.columns import inspect
+from consilience.cli.predictions import predict_with_model, predict_with_run, read_checked_model
 from consilience.runs.run import load
 table = Path("one.csv")
 if sys.argv[1] == "run":

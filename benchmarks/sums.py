@@ -18,11 +18,11 @@ from benchmarks.plain import loader
 from benchmarks.problems import load_rows
 from benchmarks.timing import processor_seconds
 from consilience.data import Data
-from consilience.engines.memory import keep_memory
+from consilience.glm.sums import summarise
 from consilience.methods.exact import ExactPooling
 from consilience.models import mlp, model
 from consilience.models.maps import features, on_features
-from consilience.pooling.sums import summarise
+from consilience.runs.engines.memory import keep_memory
 
 TITLE = "Exact pooling against training a CNN"
 SITES, WIDTH, ROUNDS, BATCH = 10, 1024, 10, 100

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from consilience.engines.workers import cores
+from consilience.runs.engines.workers import cores
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -5,12 +5,13 @@ is in namespaces:
 
 - `co.splits`: how rows are dealt to simulated sites, and `co.datasets`: what there is to deal;
 - `co.models`: networks;
-- `co.inference`: every way a client infers, and `co.training`: optimisers and schedules;
-- `co.pooling`: rules that pool posteriors and predictions;
+- `co.inference`: every way a client infers, with optimisers and schedules;
+- `co.aggregation`: rules that pool posteriors and predictions;
 - `co.metrics`: scores, calibration and paired differences;
-- `co.guarantees`: prediction sets, and how much they cover;
+- `co.prediction_sets`: prediction sets, and how much they cover;
 - `co.engines`: where the clients' work runs;
-- `co.method`, `co.parties`, `co.posterior`, `co.predictive`: the vocabulary of a method's file.
+- `co.method`, `co.messages`, `co.distributions`: the vocabulary of a method's file;
+- `co.glm`: what linear models share.
 """
 
 import ast
@@ -23,32 +24,26 @@ from consilience.version import __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when it first uses it
     from consilience import (
+        aggregation,
         data,
-        datasets,
-        engines,
-        guarantees,
+        distributions,
+        glm,
         inference,
         key,
+        messages,
         method,
         methods,
         metrics,
         models,
-        outcomes,
-        parties,
-        pooling,
-        posterior,
-        predictive,
-        prior,
+        prediction_sets,
         runs,
-        splits,
         task,
-        training,
     )
-    from consilience.comparison.folds import cross_conformal
-    from consilience.comparison.running import compare
-    from consilience.comparison.tuning import tune
-    from consilience.data import Sites, from_arrays, from_csv
-    from consilience.engines.participation import Participation
+    from consilience.benchmark.folds import cross_conformal
+    from consilience.benchmark.running import compare
+    from consilience.benchmark.tuning import tune
+    from consilience.biostatistics.table_one import table_one
+    from consilience.data import Sites, datasets, from_arrays, from_csv, splits
     from consilience.errors import Diverged, InputError
     from consilience.inference import SGD, SGLD, SWAG, Adam, CyclicalSGHMC, Laplace, MeanField, Sampler
     from consilience.inference.hmc import HMC
@@ -78,26 +73,27 @@ if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when 
     from consilience.methods.oneshot import OneShotFL
     from consilience.methods.pvi import PVI
     from consilience.methods.scaffold import Scaffold
+    from consilience.methods.situation import recommend
     from consilience.methods.variational import VariationalAveraging
+    from consilience.runs import engines
     from consilience.runs.conformal import conformal
+    from consilience.runs.engines.participation import Participation
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
     from consilience.runs.result import Result
     from consilience.runs.run import Compute, load, run
-    from consilience.summaries.situation import recommend
-    from consilience.summaries.table import table_one
     from consilience.task import Task, classification, counts, regression, survival
 
 __all__ = [
-    "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
-    "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
-    "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
-    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
-    "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
-    "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
-    "compare", "conformal", "counts", "cross_conformal", "data", "datasets", "engines", "from_arrays", "from_csv",
-    "guarantees", "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties",
-    "pooling", "posterior", "predictive", "prior", "recommend", "regression", "run", "runs", "splits", "survival",
-    "table_one", "task", "training", "tune",
+    "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes",
+    "Centralised", "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling",
+    "EvidenceTuned", "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA",
+    "FedProx", "FedYogi", "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical",
+    "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL",
+    "Participation", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging",
+    "__version__", "aggregation", "classification", "compare", "conformal", "counts", "cross_conformal", "data",
+    "datasets", "distributions", "engines", "from_arrays", "from_csv", "glm", "inference", "key", "load",
+    "messages", "method", "methods", "metrics", "models", "prediction_sets", "recommend", "regression", "run",
+    "runs", "splits", "survival", "table_one", "task", "tune",
 ]  # fmt: skip
 
 
@@ -119,7 +115,8 @@ if not TYPE_CHECKING:  # a name that is not there shall be a mistake to type che
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = _read_homes().get(name)
         if home is not None:
-            value = getattr(importlib.import_module(home), name)
+            module = importlib.import_module(home)
+            value = getattr(module, name, None) or importlib.import_module(f"{home}.{name}")  # or a room inside a room
         else:
             value = importlib.import_module(f"{__name__}.{name}")
         globals()[name] = value

@@ -18,9 +18,15 @@ from torch.nn.functional import one_hot
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.cox import Cox
+from consilience.distributions.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
+from consilience.distributions.penalties import Tilt, decay
+from consilience.distributions.poisson import Poisson
+from consilience.distributions.posterior import Point, Posterior, Samples, members
+from consilience.distributions.predictive import Categorical, Distribution, Normal, Predictive
+from consilience.distributions.prior import Flat, Isotropic, Prior
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import (
     control,
@@ -33,12 +39,6 @@ from consilience.models.plain import perceptron
 from consilience.models.plain_cnn import channels_last, plain_cnn, suits_channels_last
 from consilience.models.remembered import remember
 from consilience.models.variational import LOG_VAR
-from consilience.outcomes.cox import Cox
-from consilience.outcomes.poisson import Poisson
-from consilience.posterior import Point, Posterior, Samples, members
-from consilience.predictive import Categorical, Distribution, Normal, Predictive
-from consilience.prior import Flat, Isotropic, Prior
-from consilience.tilt import Tilt, decay
 from consilience.tree import Params
 
 __all__ = [

@@ -34,32 +34,24 @@ class Room(NamedTuple):
 ROOT = "vocabulary"
 ROOMS = {
     ROOT: Room("Vocabulary", "What every other room uses: keys, posteriors, predictives, tasks, replies, methods."),
+    "distributions": Room("Distributions", "Posteriors, predictives, priors, likelihoods; counts and times."),
     "models": Room("Models", "Networks and feature maps by name, and what a network may not hide from an engine."),
-    "outcomes": Room("Outcomes", "Counts and times to an event: distributions, likelihoods and curves from sums."),
-    "splits": Room("Splits", "How rows are dealt out to simulated sites, by labels and by features."),
-    "data": Room("Data", "Rows and their roles: sites from arrays, from CSV files, and inputs for the server."),
-    "datasets": Room("Data sets", "Data sets by name, embedded ones and those read from files."),
-    "training": Room("Training", "Gradients, optimisers, chains of steps, schedules and augmentation."),
-    "inference": Room("Inference", "How a client gets from a prior and its rows to a posterior."),
-    "pooling": Room("Pooling", "Rules that make one answer of many: of Gaussians, of evidence, of ensembles."),
+    "data": Room("Data", "Rows and their roles: sites from arrays and tables, splits, and data sets by name."),
+    "inference": Room("Inference", "How a client gets from a prior and its rows to a posterior, and optimisers."),
+    "aggregation": Room("Aggregation", "Rules that make one answer of many: of Gaussians, of evidence, of ensembles."),
+    "glm": Room("Linear models", "Models of one layer on fixed features from what sites add up; partial pooling."),
     "method": Room("Method", "The contract of a method: two functions, what it declares, its states, what it sends."),
-    "linear": Room("Linear models", "Models of one layer on fixed features from what sites add up; partial pooling."),
     "methods": Room("Methods", "One class a method; [each has a page](../methods/index.md) with its settings."),
-    "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, paired differences and communication."),
-    "guarantees": Room("Guarantees", "Prediction sets with a guarantee in finite samples: scores, kinds, coverage."),
-    "privacy": Room("Privacy", "What a reply may reveal, and rules against it."),
+    "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, baselines, and scores against what was sent."),
+    "prediction_sets": Room("Prediction sets", "Sets with a guarantee in finite samples: scores, kinds, coverage."),
+    "biostatistics": Room("Biostatistics", "Effects, heterogeneity, table one and survival curves of several sites."),
+    "privacy": Room("Privacy", "Differential privacy, masked sums, disclosure rules and audits."),
     "disk": Room("Disk", "Files written whole or not at all, and locks on files and folders."),
-    "formats": Room("Formats", "How settings, networks, envelopes and signatures are written to files."),
-    "engines": Room("Engines", "How the sites' work is carried out: in turn, in parallel, vectorised."),
-    "runs": Room("Runs", "A run from start to result, its folder, its provenance, and the scikit-learn estimators."),
-    "scoring": Room("Scoring", "How good a model is: on all rows, at each site, beside lines to beat."),
-    "agreement": Room("Agreement", "What the sites of a study agree on, as values and as text, and what it entails."),
-    "handover": Room("Hand-over", "Files of a study, what is admitted of them, masks and sums."),
-    "study": Room("Study", "A study between real sites: what a site hands over, what is admitted, what is pooled."),
-    "flower": Room("Flower", "Simulated and deployed rounds over Flower; needs `consilience[site]`."),
-    "comparison": Room("Comparison", "Methods side by side: tables, tuning, reproductions and the demo."),
+    "serialisation": Room("Serialisation", "How settings, networks, envelopes and signatures are written to files."),
+    "runs": Room("Runs", "A run from start to result, its engines, its folder, and the scikit-learn estimators."),
+    "study": Room("Study", "A study between real sites: agreement, files, what is admitted and pooled; Flower."),
+    "benchmark": Room("Benchmark", "Methods side by side: tables, tuning, reproductions and the demo."),
     "report": Room("Report", "Pages that need nothing but a browser, and the words they use."),
-    "console": Room("Console", "What commands share: options, the screen, files that are handed over."),
     "cli": Room("Command line", "Every command with its arguments and options, as `--help` has them."),
 }
 SECTIONS = ("Args", "Arguments", "Attributes", "Example", "Examples", "Note", "Raises", "Returns", "Warns", "Yields")
@@ -94,8 +86,8 @@ def modules(name: str) -> list[str]:
         files = [m.name for m in pkgutil.iter_modules(consilience.__path__) if not m.ispkg]
         return [f"consilience.{file}" for file in files if not file.startswith("_")]
     package = importlib.import_module(f"consilience.{name}")
-    files = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
-    return [package.__name__, *(f"{package.__name__}.{file}" for file in files)]
+    inside = [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    return [package.__name__, *(module for module in inside if not module.rpartition(".")[2].startswith("_"))]
 
 
 def room_page(name: str) -> str:

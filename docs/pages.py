@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import api
 
-from consilience.console.catalogue import listing, needed, settings_of
-from consilience.console.listing import FILE
-from consilience.findings.wording import human_bytes, number
+from consilience.cli.catalogue import listing, needed, settings_of
+from consilience.cli.listing import FILE
 from consilience.method import Method, Needs, needs, usual_rounds
 from consilience.methods import METHODS
+from consilience.report.schema.wording import human_bytes, number
 from consilience.runs.provenance import citation
 
 RESULTS = Path(__file__).parent.parent / "experiments"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 
 import consilience as co
+from consilience.distributions.posterior import Point
 from consilience.inference import Inference
+from consilience.messages import Client, Received, Reply, Server
 from consilience.method import State
-from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Point
 
 
 @dataclass(frozen=True)

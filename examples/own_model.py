@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.prior import Isotropic
+from consilience.distributions.prior import Isotropic
 
 
 class Attentive(nn.Module):

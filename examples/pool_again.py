@@ -15,9 +15,9 @@ print(f"training and the mixture: {perf_counter() - started:.1f} s, NLL {trained
 replies = co.load("pool_again", sites=sites)
 rules = {
     "product (BCM)": co.BCM(),
-    "robust product": co.BCM(powers=co.pooling.robust),
+    "robust product": co.BCM(powers=co.aggregation.robust),
     "β between the two": co.BetaPredictiveBayes(),
-    "β, as one small network": co.BetaPredictiveBayes(distil=co.pooling.Distil(inference=co.Adam(epochs=30))),
+    "β, as one small network": co.BetaPredictiveBayes(distil=co.aggregation.Distil(inference=co.Adam(epochs=30))),
 }
 for name, rule in rules.items():
     started = perf_counter()

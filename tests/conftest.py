@@ -17,7 +17,8 @@ from tiny import Invoke
 from consilience import cli
 
 pytest_plugins = ["costs"]
-PLOTS = [f"consilience.plots.{name}" for name in ("by_site", "plots", "predictions", "survival_curve", "trends")]
+FIGURES = ("by_site", "figures", "predictions", "survival_curve", "trends")
+PLOTS = [f"consilience.report.plots.{name}" for name in FIGURES]
 PLOTS += [f"consilience.report.{name}" for name in ("forest", "prediction_sets", "reproduction_page")]
 RESAMPLED = {"metrics", "scoring", "compatibility"}  # tests that look at the intervals of scores
 LOOKED_AT = {"report", "experiments", "test_events.py"}  # tests that look at figures
@@ -93,10 +94,12 @@ def hurried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Training takes one step a pass: for tests of everything around it."""
     if request.node.get_closest_marker("slow") is not None:
         return
-    module = importlib.import_module("consilience.training.chain")
+    module = importlib.import_module("consilience.inference.chain")
     pace = module._pace
     monkeypatch.setattr(module, "_pace", lambda *words: pace(*words)._replace(steps=1, client_steps=1))
-    monkeypatch.setattr("consilience.engines.processes.usual_workers", lambda jobs: 1)  # other processes do not hurry
+    monkeypatch.setattr(
+        "consilience.runs.engines.processes.usual_workers", lambda jobs: 1
+    )  # other processes do not hurry
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import typer
 
-from consilience.console.app import COMMANDS, app, load_command
+from consilience.cli.app import COMMANDS, app, load_command
 from consilience.errors import InputError
 
 # What is printed in place of signs that a terminal or a pipe cannot write.
@@ -75,7 +75,7 @@ def _say(kind: str, style: str, sentence: str) -> None:
     """Print a sentence to standard error."""
     from rich.text import Text
 
-    from consilience.console.screen import err, plain
+    from consilience.cli.screen import err, plain
 
     err.print(Text.assemble((f"{kind}: ", style), plain(sentence)), soft_wrap=True)  # brackets are not markup here
 

@@ -21,12 +21,12 @@ from consilience.data.roles import (
     to_data,
 )
 from consilience.data.sites import Features, Sites
+from consilience.data.splits.features import Shifted
+from consilience.data.splits.labels import Natural, SortedFeature, dirichlet, iid, natural
+from consilience.data.splits.split import Rows, Split
 from consilience.data.targets import check_outcome
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.splits.features import Shifted
-from consilience.splits.labels import Natural, SortedFeature, dirichlet, iid, natural
-from consilience.splits.split import Rows, Split
 
 SITES = 5  # where nobody says how many
 

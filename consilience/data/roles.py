@@ -12,10 +12,10 @@ from torch import Tensor
 
 from consilience.data.encoding import with_fills
 from consilience.data.sites import Data, Sites
+from consilience.data.splits.features import Shifted
+from consilience.data.splits.split import Rows
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.splits.features import Shifted
-from consilience.splits.split import Rows
 
 
 class Role(enum.IntEnum):

@@ -20,9 +20,9 @@ from consilience.data.doubts import Doubt, doubts_of
 from consilience.data.encoding import Encoding
 from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites, narrow
+from consilience.data.splits.split import Split
 from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
-from consilience.splits.split import Split
 
 PREDICTIONS = ".predictions.csv"  # how files end that `consilience predict` writes beside a table; no site's rows
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.likelihood import Softmax
+from consilience.distributions.posterior import Dense, Posterior, centre
 from consilience.errors import InputError
+from consilience.inference.chain import Inference
 from consilience.inference.newton import Newton
-from consilience.likelihood import Softmax
-from consilience.parties import Client
-from consilience.posterior import Dense, Posterior, centre
+from consilience.messages import Client
 from consilience.task import Task
-from consilience.training.chain import Inference
 
 NODES = 31  # of Gauss and Hermite, where rows have one output, or the logits of two classes
 PAIRS = 64  # of a Sobol sequence with its reflection, where they have more
@@ -53,7 +53,7 @@ class VariationalGaussian:
     steps: int = 60
 
     def abridge(self) -> VariationalGaussian:
-        """Take one step; see `consilience.settings.abridge`."""
+        """Take one step; see `consilience.method.settings.abridge`."""
         cheap = getattr(self.mode, "abridge", lambda: self.mode)
         return dataclasses.replace(self, mode=cheap(), steps=1)
 

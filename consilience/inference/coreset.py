@@ -14,17 +14,17 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.payload import Coreset
 from consilience.errors import InputError
+from consilience.inference.fast.weight_sets import gradients_of, map_weights
+from consilience.inference.gradient import check_exact
+from consilience.inference.optimisers import AdamSteps, Optimiser
 from consilience.inference.pseudo_rows import drawn, initial, starts
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.payload import Coreset
-from consilience.privacy.exposure import Nearness, exposure_warning, nearness
+from consilience.messages import Client
+from consilience.privacy.disclosure.exposure import Nearness, exposure_warning, nearness
 from consilience.progress import track
 from consilience.task import Task, grad
-from consilience.training.gradient import check_exact
-from consilience.training.optimisers import AdamSteps, Optimiser
-from consilience.training.weight_sets import gradients_of, map_weights
 from consilience.tree import Params
 
 FAR = 10.0  # times the data's own extent: a pseudo-row further out has diverged
@@ -104,7 +104,7 @@ class BPCfKL:
     own: bool = dataclasses.field(default=False, metadata={"added": True})
 
     def abridge(self) -> BPCfKL:
-        """Take one step everywhere; see `consilience.settings.abridge`."""
+        """Take one step everywhere; see `consilience.method.settings.abridge`."""
         short = dataclasses.replace(self, trajectories=1, steps=1, interval=1, updates=1, draws=1)
         return dataclasses.replace(short, data_steps=1, coreset_steps=1, noises=1)
 

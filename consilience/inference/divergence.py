@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.distributions.posterior import Dense, Gaussian
+from consilience.distributions.prior import Prior
 from consilience.key import Key
-from consilience.posterior import Dense, Gaussian
-from consilience.prior import Prior
 from consilience.tree import Params
 
 

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point, Posterior, centre
 from consilience.errors import Diverged, InputError
+from consilience.inference.optimisers import Descent
+from consilience.inference.private import check_rows_apart, clipped_sum
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, centre
+from consilience.messages import Client
+from consilience.privacy.dp.subsampled import Steps, epsilon_of_steps, noise_for
 from consilience.privacy.entropy import are_secret, protecting_normal, protecting_uniform
-from consilience.privacy.subsampled import Steps, epsilon_of_steps, noise_for
 from consilience.progress import track
 from consilience.task import Task, grad
-from consilience.training.optimisers import Descent
-from consilience.training.private import check_rows_apart, clipped_sum
 from consilience.tree import Params
 
 NOT_COVERED = (
@@ -73,7 +73,7 @@ class DPSGD:
     unit: ClassVar[str] = "row"
 
     def abridge(self) -> DPSGD:
-        """Take one step, and ask no accountant; see `consilience.settings.abridge`."""
+        """Take one step, and ask no accountant; see `consilience.method.settings.abridge`."""
         return dataclasses.replace(self, steps=1, noise_multiplier=1.0, rounds=self.rounds or 1)
 
     def slow_down(self, factor: float) -> DPSGD:
@@ -88,7 +88,7 @@ class DPSGD:
         return self
 
     def prolong(self, times: int) -> DPSGD:
-        """Take so many times as many steps; see `consilience.settings.prolong`.
+        """Take so many times as many steps; see `consilience.method.settings.prolong`.
 
         Args:
             times: How many times.
@@ -99,7 +99,7 @@ class DPSGD:
         return dataclasses.replace(self, steps=times * self.steps)
 
     def for_rounds(self, rounds: int) -> DPSGD:
-        """Spend the budget over so many rounds; see `consilience.promises.for_rounds`.
+        """Spend the budget over so many rounds; see `consilience.methods.claims.for_rounds`.
 
         Args:
             rounds: How many there are.
@@ -158,7 +158,7 @@ class DPSGD:
 
     @property
     def steps_of_round(self) -> Steps:
-        """What a client's round spends; see `consilience.promises.steps_of_round`."""
+        """What a client's round spends; see `consilience.methods.claims.steps_of_round`."""
         return Steps(self.sigma, self.share, self.steps)
 
     def privacy_statement(self) -> dict[str, Any] | None:

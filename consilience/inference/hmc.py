@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.distributions.posterior import Posterior, Samples, centre
 from consilience.errors import InputError
+from consilience.inference.chain import Inference
+from consilience.inference.fast.weight_sets import gradients_of, map_weights
+from consilience.inference.gradient import check_exact
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Posterior, Samples, centre
+from consilience.messages import Client
 from consilience.progress import track
 from consilience.task import Task
-from consilience.training.chain import Inference
-from consilience.training.gradient import check_exact
-from consilience.training.weight_sets import gradients_of, map_weights
 from consilience.tree import Params
 
 LOW = 0.2  # an acceptance below this wastes most of the work

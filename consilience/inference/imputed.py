@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from consilience.data.sites import Data
+from consilience.distributions.likelihood import Softmax
+from consilience.distributions.posterior import Dense, Gaussian, Posterior
 from consilience.errors import InputError
+from consilience.inference.chain import Inference
 from consilience.inference.laplace import Laplace
 from consilience.key import Key
-from consilience.likelihood import Softmax
-from consilience.parties import Client
-from consilience.posterior import Dense, Gaussian, Posterior
+from consilience.messages import Client
 from consilience.task import Task
-from consilience.training.chain import Inference
 
 RIDGE = 1e-8  # of a design's mean square, so that levels that add up to 1 can be solved for
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Dense, Gaussian, Posterior, centre
 from consilience.errors import InputError
+from consilience.inference.chain import Inference
+from consilience.inference.layers import Roots, curvature_root, label_gradient
 from consilience.inference.point import SGD
+from consilience.messages import Client
 from consilience.models.plain import Perceptron, perceptron
-from consilience.parties import Client
-from consilience.posterior import Dense, Gaussian, Posterior, centre
 from consilience.task import Task
-from consilience.training.chain import Inference
-from consilience.training.layers import Roots, curvature_root, label_gradient
 from consilience.tree import Params
 
 PASSED = 500  # rows that are passed back at a time where no row has a matrix

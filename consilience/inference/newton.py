@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, centre
+from consilience.distributions.posterior import Point, Posterior, centre
+from consilience.messages import Client
 from consilience.progress import track
 from consilience.task import Task
 
@@ -35,7 +35,7 @@ class Newton:
     halvings: int = 8
 
     def abridge(self) -> Newton:
-        """Take no step, and so compute no matrix; see `consilience.settings.abridge`."""
+        """Take no step, and so compute no matrix; see `consilience.method.settings.abridge`."""
         return dataclasses.replace(self, steps=0)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, centre
+from consilience.distributions.posterior import Point, Posterior, centre
+from consilience.inference.augmentation import Augment
+from consilience.inference.chain import chain, draw_epochs
+from consilience.inference.kernels import Optimise
+from consilience.inference.optimisers import AdamSteps, Descent, Optimiser
+from consilience.inference.schedules import Schedule, constant
+from consilience.messages import Client
 from consilience.task import Task, decay
-from consilience.training.augmentation import Augment
-from consilience.training.chain import chain, draw_epochs
-from consilience.training.kernels import Optimise
-from consilience.training.optimisers import AdamSteps, Descent, Optimiser
-from consilience.training.schedules import Schedule, constant
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SGD:
     shuffle: bool = field(default=True, metadata={"added": True})
 
     def abridge(self) -> SGD:
-        """Pass over the rows once; see `consilience.settings.abridge`."""
+        """Pass over the rows once; see `consilience.method.settings.abridge`."""
         return dataclasses.replace(self, epochs=self.fewest or 1)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
@@ -140,7 +140,7 @@ class Adam:
     shuffle: bool = field(default=True, metadata={"added": True})
 
     def abridge(self) -> Adam:
-        """Pass over the rows once; see `consilience.settings.abridge`."""
+        """Pass over the rows once; see `consilience.method.settings.abridge`."""
         return dataclasses.replace(self, epochs=self.fewest or 1)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:

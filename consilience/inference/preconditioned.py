@@ -14,13 +14,13 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point, Posterior, Samples, centre
 from consilience.errors import InputError
+from consilience.inference.chain import chain, keep_after_burn_in, sample
+from consilience.inference.kernels import At
 from consilience.inference.laplace import Curvature, ggn
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, Samples, centre
+from consilience.messages import Client
 from consilience.task import Task
-from consilience.training.chain import chain, keep_after_burn_in, sample
-from consilience.training.kernels import At
 from consilience.tree import Tree
 
 LARGEST = 0.5  # of the way to the mode that one step may go: at 2, the chain would no longer be stable

@@ -10,8 +10,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.payload import Coreset
 from consilience.key import Key
-from consilience.payload import Coreset
 from consilience.task import Task, label_counts
 
 INITIALISING = threading.Lock()  # layers initialise themselves from torch's one global generator

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from consilience.distributions.posterior import Posterior, Samples
 from consilience.inference.preconditioned import PreconditionedSGHMC
 from consilience.inference.sghmc import CyclicalSGHMC
+from consilience.messages import Client
 from consilience.models.plain import perceptron
-from consilience.parties import Client
-from consilience.posterior import Posterior, Samples
 from consilience.task import Task
 
 MOST_WEIGHTS = 1000  # of a linear model whose matrix of curvatures is held: 8 MB
@@ -53,7 +53,7 @@ class Sampler:
     pace: float = field(default=1.0, metadata={"added": True})
 
     def slow_down(self, factor: float) -> Sampler:
-        """Take smaller steps, unless their size was chosen; see `consilience.settings.slow_down`.
+        """Take smaller steps, unless their size was chosen; see `consilience.method.settings.slow_down`.
 
         Args:
             factor: of the rate

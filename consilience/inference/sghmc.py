@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from consilience.distributions.posterior import Posterior, Samples
 from consilience.errors import InputError
-from consilience.parties import Client
-from consilience.posterior import Posterior, Samples
+from consilience.inference.chain import sample
+from consilience.inference.kernels import At
+from consilience.inference.optimisers import descend
+from consilience.inference.schedules import cosine
+from consilience.messages import Client
 from consilience.task import Task
-from consilience.training.chain import sample
-from consilience.training.kernels import At
-from consilience.training.optimisers import descend
-from consilience.training.schedules import cosine
 from consilience.tree import Tree
 
 

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from consilience.parties import Client
-from consilience.posterior import Posterior, Samples
+from consilience.distributions.posterior import Posterior, Samples
+from consilience.inference.chain import keep_after_burn_in, sample
+from consilience.inference.kernels import At
+from consilience.inference.optimisers import descend
+from consilience.messages import Client
 from consilience.task import Task
-from consilience.training.chain import keep_after_burn_in, sample
-from consilience.training.kernels import At
-from consilience.training.optimisers import descend
 from consilience.tree import Tree
 
 

@@ -12,14 +12,14 @@ from torch.func import functional_call
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point, Posterior, centre
+from consilience.inference.augmentation import Augment
+from consilience.inference.chain import chain
+from consilience.inference.kernels import At
+from consilience.inference.optimisers import Descent
+from consilience.messages import Client
 from consilience.models.batchnorm import BatchNorm
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, centre
 from consilience.task import Task
-from consilience.training.augmentation import Augment
-from consilience.training.chain import chain
-from consilience.training.kernels import At
-from consilience.training.optimisers import Descent
 from consilience.tree import Params, Tree
 
 

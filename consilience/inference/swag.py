@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 
 from consilience import tree
+from consilience.distributions.posterior import Gaussian, Posterior, centre
 from consilience.errors import InputError
-from consilience.parties import Client
-from consilience.posterior import Gaussian, Posterior, centre
+from consilience.inference.chain import chain, keep_after_burn_in
+from consilience.inference.kernels import Optimise
+from consilience.inference.optimisers import Descent
+from consilience.inference.schedules import constant
+from consilience.messages import Client
 from consilience.task import Task
-from consilience.training.chain import chain, keep_after_burn_in
-from consilience.training.kernels import Optimise
-from consilience.training.optimisers import Descent
-from consilience.training.schedules import constant
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.inference.gradient import check_exact
+from consilience.inference.optimisers import AdamSteps, Descent
 from consilience.inference.pseudo_rows import initial, starts
-from consilience.parties import Client
+from consilience.messages import Client
 from consilience.progress import track
 from consilience.task import Task, grad, mean_nll
-from consilience.training.gradient import check_exact
-from consilience.training.optimisers import AdamSteps, Descent
 from consilience.tree import Params
 
 
@@ -65,7 +65,7 @@ class Distillation:
     spread: float = 1.0
 
     def abridge(self) -> Distillation:
-        """Make one update; see `consilience.settings.abridge`."""
+        """Make one update; see `consilience.method.settings.abridge`."""
         return dataclasses.replace(self, epochs=1, updates=1)
 
     def __call__(self, task: Task, seed: Tensor, client: Client) -> Lessons:

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.distributions.posterior import Gaussian, Point, Posterior, centre
 from consilience.errors import unknown_name
+from consilience.inference.chain import chain
 from consilience.inference.divergence import divergence
+from consilience.inference.kernels import At, Optimise
+from consilience.inference.optimisers import AdamSteps, Optimiser
+from consilience.inference.schedules import Schedule, constant
+from consilience.messages import Client
 from consilience.models.variational import log_variances, variational
-from consilience.parties import Client
-from consilience.posterior import Gaussian, Point, Posterior, centre
 from consilience.task import Task, Tilt, decay
-from consilience.training.chain import chain
-from consilience.training.kernels import At, Optimise
-from consilience.training.optimisers import AdamSteps, Optimiser
-from consilience.training.schedules import Schedule, constant
 from consilience.tree import Params, Tree
 
 VARIANTS = ("printed", "ozer2022")

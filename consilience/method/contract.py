@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from consilience.distributions.posterior import Point, Posterior
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method.declared import name
 from consilience.method.handing import Handing
 from consilience.method.sending import Sending
 from consilience.method.states import State
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Point, Posterior
-from consilience.predictive import Predictive
 from consilience.task import Task
 from consilience.tree import Tree
 

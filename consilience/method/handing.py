@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import Tensor
 
+from consilience.distributions.predictive import Distribution, Predictive
 from consilience.method.declared import Declared
 from consilience.method.states import keep_fields
-from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
 from consilience.tree import Tree
 

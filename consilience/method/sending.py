@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from consilience.aggregation.summands import Mean, Summation, Total, fold_total
+from consilience.distributions.posterior import SMALLEST
+from consilience.messages import Received, Reply, fold
 from consilience.method.declared import Declared, usual_rounds
-from consilience.parties import Received, Reply, fold
-from consilience.pooling.summands import Mean, Summation, Total, fold_total
-from consilience.posterior import SMALLEST
 from consilience.privacy.entropy import Source
 from consilience.task import Task
 

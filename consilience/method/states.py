@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from consilience import tree
-from consilience.parties import Received, payloads, weights
-from consilience.pooling.averages import Average
-from consilience.posterior import Point, Posterior, average
+from consilience.aggregation.averages import Average
+from consilience.distributions.posterior import Point, Posterior, average
+from consilience.inference.optimisers import Optimiser
+from consilience.messages import Received, payloads, weights
 from consilience.task import Task
-from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from consilience.distributions.predictive import Predictive
 from consilience.method.contract import Method
-from consilience.predictive import Predictive
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from consilience.aggregation.distil import Distil, distil_pool
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Distribution, Powers, Predictive, product
 from consilience.inference import Inference, Sampler
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, Pooled, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distil_pool
-from consilience.posterior import Posterior
-from consilience.predictive import Distribution, Powers, Predictive, product
 from consilience.task import Task
 
 

@@ -9,15 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from consilience.errors import unknown_name
-from consilience.inference import Inference, Sampler
-from consilience.key import Key
-from consilience.method import Knob, Method, Needs, State, keep_fields
-from consilience.methods.mixture import Mixture
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distil_pool
-from consilience.posterior import Posterior
-from consilience.predictive import (
+from consilience.aggregation.distil import Distil, distil_pool
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import (
     Distribution,
     Predictive,
     enough_events,
@@ -29,7 +23,13 @@ from consilience.predictive import (
     product,
     score,
 )
-from consilience.settings import added
+from consilience.errors import unknown_name
+from consilience.inference import Inference, Sampler
+from consilience.key import Key
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
+from consilience.method import Knob, Method, Needs, State, keep_fields
+from consilience.method.settings import added
+from consilience.methods.mixture import Mixture
 from consilience.task import Task
 from consilience.tree import Tree
 

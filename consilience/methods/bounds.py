@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import torch
 
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
 from consilience.inference import CyclicalSGHMC, Inference, Sampler
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, Needs, Pooled, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Posterior
-from consilience.predictive import Predictive
-from consilience.settings import prolong
+from consilience.method.settings import prolong
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point, average, centre
 from consilience.errors import InputError
+from consilience.glm.sums import Sums, add, square_matrix, summarise
 from consilience.inference import SGD, Inference
+from consilience.inference.layers import features_of, last_linear
 from consilience.key import Key
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.sums import Sums, add, square_matrix, summarise
-from consilience.posterior import Point, average, centre
 from consilience.task import Task, classification
-from consilience.training.layers import features_of, last_linear
 
 
 class CCVRState(NamedTuple):

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from consilience.data.sites import Data, concatenate
+from consilience.distributions.posterior import Posterior
 from consilience.inference import SGD, Inference
 from consilience.inference.coreset import BPCfKL, Learned, caution
 from consilience.inference.hmc import infer
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Posterior
 from consilience.task import Task
 
 

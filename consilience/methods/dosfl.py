@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.distributions.posterior import Point
 from consilience.inference.pseudo_rows import starts
 from consilience.inference.unrolled import Distillation, Lessons, join_lessons, train_on_lessons
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point
 from consilience.task import Task
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from consilience.aggregation.distil import Distil
+from consilience.aggregation.ensembles import Ensemble
 from consilience.inference import SGD, Inference
 from consilience.method import Method
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedbe import FedBE
-from consilience.pooling.distil import Distil
-from consilience.pooling.ensembles import Ensemble
 
 
 def v_distillation(inner: Method | None = None, inference: Inference | None = None) -> FedBE:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from consilience import tree
+from consilience.aggregation.kernels import multiply_kernels
+from consilience.distributions.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, State
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.kernels import multiply_kernels
-from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
-from consilience.settings import added
+from consilience.method.settings import added
 from consilience.task import Task
 
 

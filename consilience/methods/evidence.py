@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from consilience.aggregation.distil import Distil, distil_pool
+from consilience.aggregation.evidence import class_log_probs, class_scores, diagnosis, strengths
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Categorical, Predictive
 from consilience.inference import SGD, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Knob, Method, State, keep_fields
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distil_pool
-from consilience.pooling.evidence import class_log_probs, class_scores, diagnosis, strengths
-from consilience.posterior import Posterior
-from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, label_counts, smooth
 from consilience.tree import Tree
 

@@ -9,17 +9,24 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.aggregation.distil import Distil, at_random
+from consilience.aggregation.evidence import (
+    Equations,
+    class_log_probs,
+    class_scores,
+    normal_equations,
+    solve,
+    strengths,
+)
+from consilience.aggregation.summands import Summation, Total
+from consilience.distributions.payload import Logits
+from consilience.distributions.posterior import Point
+from consilience.distributions.predictive import Categorical, Predictive
 from consilience.errors import InputError
 from consilience.inference import SGD, Adam, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, Needs
 from consilience.methods.evidence import EvidencePooling
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.payload import Logits
-from consilience.pooling.distil import Distil, at_random
-from consilience.pooling.evidence import Equations, class_log_probs, class_scores, normal_equations, solve, strengths
-from consilience.pooling.summands import Summation, Total
-from consilience.posterior import Point
-from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, smooth
 
 

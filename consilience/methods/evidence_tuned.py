@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from consilience.distributions.posterior import Point
+from consilience.distributions.predictive import Predictive, log_prob, tempered
 from consilience.inference import SGD, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, State
 from consilience.methods.evidence import PENALTIES, Evidence, EvidencePooling, EvidenceState
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Point
-from consilience.predictive import Predictive, log_prob, tempered
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -12,26 +12,26 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.aggregation.summands import Summation, Total
+from consilience.distributions.likelihood import Heteroscedastic
+from consilience.distributions.posterior import Point
+from consilience.distributions.predictive import Distribution, Predictive
 from consilience.errors import InputError
-from consilience.likelihood import Heteroscedastic
-from consilience.linear.problem import check_bounded, classes_of, warn_of_few_rows
+from consilience.glm.fitting import LEAST, SHARES, TEMPERATURES, Head, as_point, fit
+from consilience.glm.heads import Classes, OneHot, Ridge
+from consilience.glm.noisy import Noisy, fit_noisy, read_release, sum_bounded
+from consilience.glm.problem import check_bounded, classes_of, warn_of_few_rows
+from consilience.glm.spectrum import Spectrum
+from consilience.glm.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
+from consilience.inference.fast.shared import run_once
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Knob, Method, keep_fields
+from consilience.method.settings import added
 from consilience.models.maps import feature_map, last_layer
 from consilience.models.remembered import remember
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.fitting import LEAST, SHARES, TEMPERATURES, Head, as_point, fit
-from consilience.pooling.heads import Classes, OneHot, Ridge
-from consilience.pooling.noisy import Noisy, fit_noisy, read_release, sum_bounded
-from consilience.pooling.spectrum import Spectrum
-from consilience.pooling.summands import Summation, Total
-from consilience.pooling.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
-from consilience.posterior import Point
-from consilience.predictive import Distribution, Predictive
+from consilience.privacy.dp.mechanisms import Privacy, Released, add_released
 from consilience.privacy.entropy import Source
-from consilience.privacy.mechanisms import Privacy, Released, add_released
-from consilience.settings import added
 from consilience.task import Task
-from consilience.training.shared import run_once
 from consilience.tree import Tree
 
 WIRES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16}

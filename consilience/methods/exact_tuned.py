@@ -9,9 +9,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from consilience.aggregation.summands import Summation
+from consilience.distributions.predictive import Predictive, log_prob, tempered
 from consilience.errors import InputError
-from consilience.linear.problem import classes_of, warn_of_few_rows
+from consilience.glm.fitting import SHARES, TEMPERATURES, Head, as_point, fit, prepared
+from consilience.glm.heads import Classes, Discriminant, OneHot, Ridge
+from consilience.glm.noisy import LOG_TEMPERATURES, choose_temperature, sum_scores
+from consilience.glm.problem import classes_of, warn_of_few_rows
+from consilience.glm.spectrum import Spectrum
+from consilience.glm.sums import Sums, in_chunks, whole_gram
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method
+from consilience.method.settings import added
 from consilience.methods.exact import (
     ExactPooling,
     ExactState,
@@ -22,17 +31,8 @@ from consilience.methods.exact import (
     predict_with,
 )
 from consilience.models.maps import feature_map
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.fitting import SHARES, TEMPERATURES, Head, as_point, fit, prepared
-from consilience.pooling.heads import Classes, Discriminant, OneHot, Ridge
-from consilience.pooling.noisy import LOG_TEMPERATURES, choose_temperature, sum_scores
-from consilience.pooling.spectrum import Spectrum
-from consilience.pooling.summands import Summation
-from consilience.pooling.sums import Sums, in_chunks, whole_gram
-from consilience.predictive import Predictive, log_prob, tempered
+from consilience.privacy.dp.mechanisms import Privacy, Released, add_released
 from consilience.privacy.entropy import Source
-from consilience.privacy.mechanisms import Privacy, Released, add_released
-from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Tree
 

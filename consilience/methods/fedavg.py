@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import torch
 
+from consilience.aggregation.averages import Average
+from consilience.aggregation.summands import Mean, Summation
+from consilience.distributions.posterior import Posterior, average
 from consilience.inference import SGD, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.averages import Average
-from consilience.pooling.summands import Mean, Summation
-from consilience.posterior import Posterior, average
-from consilience.settings import added
+from consilience.method.settings import added
 from consilience.task import Task
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from consilience import tree
+from consilience.aggregation.distil import Distil
+from consilience.aggregation.ensembles import Ensemble, Ensembled
+from consilience.distributions.posterior import Samples
+from consilience.distributions.predictive import Categorical, Distribution, Predictive, tempered
 from consilience.errors import InputError
 from consilience.inference import SWA
+from consilience.messages import Client, Received, Reply, Server, weights
 from consilience.method import Method
 from consilience.methods.fedavg import FedAvg
-from consilience.parties import Client, Received, Reply, Server, weights
-from consilience.pooling.distil import Distil
-from consilience.pooling.ensembles import Ensemble, Ensembled
-from consilience.posterior import Samples
-from consilience.predictive import Categorical, Distribution, Predictive, tempered
 from consilience.task import Task
 
 

@@ -11,16 +11,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from consilience import tree
+from consilience.aggregation.distil import Distil, distil_pool
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point, Posterior, Samples
+from consilience.distributions.predictive import Categorical, Predictive
+from consilience.distributions.softmax import log_softmax
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, Pooled, State
-from consilience.models.softmax import log_softmax
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distil_pool
-from consilience.posterior import Point, Posterior, Samples
-from consilience.predictive import Categorical, Predictive
-from consilience.settings import added
+from consilience.method.settings import added
 from consilience.task import Task
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from consilience.aggregation.layers import damp_factors, merge_by_layers
+from consilience.distributions.posterior import Point, centre
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
+from consilience.inference.layers import Layers, label_gradient, layer_moments
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, State
 from consilience.methods.fisher import Layered
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.layers import damp_factors, merge_by_layers
-from consilience.posterior import Point, centre
 from consilience.task import Task
-from consilience.training.layers import Layers, label_gradient, layer_moments
 
 
 @dataclass(frozen=True)

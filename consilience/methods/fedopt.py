@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from consilience import tree
+from consilience.aggregation.averages import Average
+from consilience.distributions.posterior import Point, average
 from consilience.inference import SGD, Inference
+from consilience.inference.optimisers import Descent, FederatedAdam, Yogi
+from consilience.messages import Client, Received, Reply, Server
 from consilience.method import Method, Stepped, server_step
-from consilience.parties import Client, Received, Reply, Server
-from consilience.pooling.averages import Average
-from consilience.posterior import Point, average
-from consilience.settings import added
+from consilience.method.settings import added
 from consilience.task import Task
-from consilience.training.optimisers import Descent, FederatedAdam, Yogi
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Categorical, Distribution, Predictive, mixture
+from consilience.distributions.softmax import log_softmax
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
+from consilience.inference.layers import last_linear, resized
 from consilience.key import Key
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, Pooled, State
-from consilience.models.softmax import log_softmax
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Posterior
-from consilience.predictive import Categorical, Distribution, Predictive, mixture
 from consilience.task import Task
-from consilience.training.layers import last_linear, resized
 
 
 @dataclass(frozen=True)

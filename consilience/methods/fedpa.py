@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.distributions.posterior import Point, samples_of
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
+from consilience.inference.optimisers import Descent, Optimiser
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, Stepped
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point, samples_of
-from consilience.settings import added
+from consilience.method.settings import added
 from consilience.task import Task
-from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from consilience.aggregation.averages import Average
+from consilience.distributions.penalties import Tilt, proximal, proximal_norm
+from consilience.distributions.posterior import Point, average
 from consilience.inference import SGD, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.averages import Average
-from consilience.posterior import Point, average
-from consilience.settings import added
+from consilience.method.settings import added
 from consilience.task import Task
-from consilience.tilt import Tilt, proximal, proximal_norm
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from consilience.distributions.posterior import Point, Posterior, average, centre
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
+from consilience.inference.layers import last_linear, resized
 from consilience.key import Key
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point, Posterior, average, centre
-from consilience.predictive import Predictive
 from consilience.task import Task, classification
-from consilience.training.layers import last_linear, resized
 
 
 class FENSState(NamedTuple):

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from consilience import tree
+from consilience.aggregation.layers import merge_by_layers, merge_by_weight
+from consilience.distributions.posterior import Point, centre
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
 from consilience.inference.laplace import ggn, sum_curvature
+from consilience.inference.layers import Layers, curvature_root, layer_moments
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.layers import merge_by_layers, merge_by_weight
-from consilience.posterior import Point, centre
 from consilience.task import Task
-from consilience.training.layers import Layers, curvature_root, layer_moments
 from consilience.tree import Params
 
 

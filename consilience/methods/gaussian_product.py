@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from consilience.aggregation.averages import cap_evidence
+from consilience.aggregation.merging import as_gaussian
+from consilience.aggregation.summands import PRODUCT, Summation, Total
+from consilience.distributions.posterior import Dense, Posterior, multiply
 from consilience.errors import InputError
+from consilience.glm.private_numbers import check_private_numbers, multiply_private, release_moments
+from consilience.glm.problem import check_proper
 from consilience.inference import Inference, Laplace, MultipleImputation
-from consilience.linear.private_numbers import check_private_numbers, multiply_private, release_moments
-from consilience.linear.problem import check_proper
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, State
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.averages import cap_evidence
-from consilience.pooling.merging import as_gaussian
-from consilience.pooling.summands import PRODUCT, Summation, Total
-from consilience.posterior import Dense, Posterior, multiply
+from consilience.method.settings import abridge, added
+from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.privacy.entropy import Source
-from consilience.privacy.mechanisms import Privacy, Released
-from consilience.settings import abridge, added
 from consilience.task import Task
 
 

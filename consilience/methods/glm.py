@@ -8,21 +8,20 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from consilience.aggregation.summands import Summation, Total
+from consilience.distributions.cox import Cox
+from consilience.distributions.likelihood import GaussianNoise, Softmax
+from consilience.distributions.poisson import Poisson
+from consilience.distributions.posterior import Dense, Point, Posterior, centre
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
-from consilience.likelihood import GaussianNoise, Softmax
-from consilience.linear.event_sums import begin_search
-from consilience.linear.own_fit import (
-    OwnFit,
-    Told,
-    alone_of,
-    doubt_told,
-    summands_of,
-    tell_first,
-    without_own,
-)
-from consilience.linear.posteriors import class_posterior, differentiate_at, number_posterior
-from consilience.linear.predictions import predict_numbers, predict_on_features
-from consilience.linear.private import (
+from consilience.glm.derivatives import NOTHING, Derivatives, Search, advance, begin, pack, sum_up, unpack
+from consilience.glm.event_sums import begin_search
+from consilience.glm.noisy_derivatives import NoisyDerivatives
+from consilience.glm.own_fit import OwnFit, Told, alone_of, doubt_told, summands_of, tell_first, without_own
+from consilience.glm.posteriors import class_posterior, differentiate_at, number_posterior
+from consilience.glm.predictions import predict_numbers, predict_on_features
+from consilience.glm.private import (
     PRIVATE_ROUNDS,
     Last,
     aggregate_private,
@@ -30,30 +29,14 @@ from consilience.linear.private import (
     part_of,
     release_derivatives,
 )
-from consilience.linear.problem import classes_of, layer_of, priors_of, warn_of_few_rows
+from consilience.glm.problem import classes_of, layer_of, priors_of, warn_of_few_rows
+from consilience.glm.sums import Sums, add, check_memory
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method
+from consilience.method.settings import added
 from consilience.models.maps import last_layer
-from consilience.outcomes.cox import Cox
-from consilience.outcomes.poisson import Poisson
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.derivatives import (
-    NOTHING,
-    Derivatives,
-    Search,
-    advance,
-    begin,
-    pack,
-    sum_up,
-    unpack,
-)
-from consilience.pooling.noisy_derivatives import NoisyDerivatives
-from consilience.pooling.summands import Summation, Total
-from consilience.pooling.sums import Sums, add, check_memory
-from consilience.posterior import Dense, Point, Posterior, centre
-from consilience.predictive import Predictive
+from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.privacy.entropy import Source
-from consilience.privacy.mechanisms import Privacy, Released
-from consilience.settings import added
 from consilience.task import Task
 
 

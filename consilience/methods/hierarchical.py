@@ -10,14 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.distributions.likelihood import GaussianNoise, Softmax
+from consilience.distributions.posterior import Dense, Gaussian, Natural, Point, Posterior, centre, natural
+from consilience.distributions.predictive import Predictive
+from consilience.distributions.prior import Believed
 from consilience.errors import InputError
-from consilience.inference import Inference, Laplace, MultipleImputation, Newton, VariationalGaussian
-from consilience.likelihood import GaussianNoise, Softmax
-from consilience.linear.hierarchy import Hierarchy, at_one, newcomer, pool, site_posterior
-from consilience.linear.mixed import groups_of
-from consilience.linear.predictions import predict_numbers, predict_on_features
-from consilience.linear.problem import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
-from consilience.linear.site_factors import (
+from consilience.glm.hierarchy import Hierarchy, at_one, newcomer, pool, site_posterior
+from consilience.glm.mixed import groups_of
+from consilience.glm.predictions import predict_numbers, predict_on_features
+from consilience.glm.problem import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
+from consilience.glm.site_factors import (
     as_factor,
     as_posterior,
     describe_spread,
@@ -29,14 +31,12 @@ from consilience.linear.site_factors import (
     shared_prior,
     spread_of,
 )
+from consilience.glm.sums import Sums, doubt, summarise
+from consilience.inference import Inference, Laplace, MultipleImputation, Newton, VariationalGaussian
+from consilience.messages import Client, Received, Reply, Server
 from consilience.method import Method, keep_fields
+from consilience.method.settings import added
 from consilience.models.maps import feature_map, last_layer
-from consilience.parties import Client, Received, Reply, Server
-from consilience.pooling.sums import Sums, doubt, summarise
-from consilience.posterior import Dense, Gaussian, Natural, Point, Posterior, centre, natural
-from consilience.predictive import Predictive
-from consilience.prior import Believed
-from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from consilience import tree
+from consilience.distributions.posterior import Point, average
+from consilience.inference.chain import chain
+from consilience.inference.gradient import full_gradient
+from consilience.inference.kernels import Held
+from consilience.inference.optimisers import Descent, Optimiser
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, Stepped
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point, average
 from consilience.task import Task
-from consilience.training.chain import chain
-from consilience.training.gradient import full_gradient
-from consilience.training.kernels import Held
-from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params, Tree
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from consilience.aggregation.distil import Distil, distil_pool
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Predictive, mixture
 from consilience.inference import Inference, Sampler
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, Pooled, State
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distil_pool
-from consilience.posterior import Posterior
-from consilience.predictive import Predictive, mixture
 from consilience.task import Task
 
 

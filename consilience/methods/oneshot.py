@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import torch
 
+from consilience.aggregation.distil import Distil, distil_pool
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Predictive, logarithmic
 from consilience.inference import SGD, Inference
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, Pooled, State
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.distil import Distil, distil_pool
-from consilience.posterior import Posterior
-from consilience.predictive import Predictive, logarithmic
 from consilience.task import Task
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.aggregation.merging import as_gaussian
+from consilience.aggregation.summands import Each, Mean, Summation
+from consilience.distributions.posterior import Dense, Natural, Posterior, centre, from_natural, natural
+from consilience.distributions.prior import Believed
 from consilience.inference import Inference, MeanField
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.merging import as_gaussian
-from consilience.pooling.summands import Each, Mean, Summation
-from consilience.posterior import Dense, Natural, Posterior, centre, from_natural, natural
-from consilience.prior import Believed
 from consilience.task import Task
 from consilience.tree import Params
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from consilience.aggregation.layers import merge_by_inputs
+from consilience.distributions.posterior import Point, centre
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
+from consilience.inference.layers import Layers, layer_moments
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method, State
 from consilience.methods.fisher import Layered
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.layers import merge_by_inputs
-from consilience.posterior import Point, centre
 from consilience.task import Task
-from consilience.training.layers import Layers, layer_moments
 
 
 @dataclass(frozen=True)

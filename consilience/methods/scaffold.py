@@ -9,13 +9,13 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from consilience import tree
+from consilience.aggregation.summands import Mean, Summation
+from consilience.distributions.penalties import linear
+from consilience.distributions.posterior import Point, average
 from consilience.inference import SGD
+from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, with_statistics
-from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.summands import Mean, Summation
-from consilience.posterior import Point, average
 from consilience.task import Task
-from consilience.tilt import linear
 from consilience.tree import Params
 
 

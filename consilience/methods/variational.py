@@ -9,14 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.aggregation.merging import Released, Rule, aalv, as_gaussian, clamp, merge, population, ppa, spread
+from consilience.aggregation.summands import Summation, merging
+from consilience.distributions.posterior import Posterior
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError, unknown_name
 from consilience.inference import Inference, MeanField
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.merging import Released, Rule, aalv, as_gaussian, clamp, merge, population, ppa, spread
-from consilience.pooling.summands import Summation, merging
-from consilience.posterior import Posterior
-from consilience.predictive import Predictive
 from consilience.task import Task
 
 VARIANTS = ("printed", "ozer2022")

@@ -8,6 +8,8 @@
     communication: scores against what was sent, `curve`
 
 `binning` holds what the calibration errors share.
+
+`evaluate` turns a model into the scores of all rows and of each site; `baselines` are what needs no federated method.
 """
 
 from consilience.metrics.calibration import (

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Categorical, Distribution, Normal
+from consilience.distributions.survival import Survival
 from consilience.errors import Diverged, InputError
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.survival import Survival
-from consilience.predictive import Categorical, Distribution, Normal
 
 BINS = 15
 _BLOCK = 2_000_000  # numbers in one block of resamples: 16 MB

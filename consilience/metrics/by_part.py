@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Categorical, Distribution, Normal
+from consilience.distributions.survival import Survival
 from consilience.metrics.binning import adaptive, align, weigh_gaps
 from consilience.metrics.scores import VIEWS, recalibration, scores
 from consilience.metrics.single import each, table
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.survival import Survival
-from consilience.predictive import Categorical, Distribution, Normal
 
 CELLS = 100_000  # rows × parts of one block: its matrix takes less than a megabyte
 

@@ -12,6 +12,8 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
 from consilience.metrics.binning import (
     BINS,
@@ -25,8 +27,6 @@ from consilience.metrics.binning import (
     once,
     top_label,
 )
-from consilience.outcomes.counts import Counts
-from consilience.predictive import Categorical, Normal
 
 Z95 = 1.959963984540054  # Φ⁻¹(0.975)
 Array: TypeAlias = npt.NDArray[np.float64]

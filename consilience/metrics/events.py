@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from consilience.distributions.counts import Counts
+from consilience.distributions.curves import log_log_interval, sum_times
+from consilience.distributions.survival import Survival
 from consilience.metrics.calibration import inside
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.curves import log_log_interval, sum_times
-from consilience.outcomes.survival import Survival
 
 Score: TypeAlias = Callable[[Any, Tensor, Tensor], Tensor]  # distribution, labels, counts [N, B] → score [B]
 PAIRS = 4_000_000  # of rows that are compared at a time

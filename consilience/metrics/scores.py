@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from consilience.distributions.predictive import Categorical, Distribution
 from consilience.metrics.binning import (
     adaptive,
     align,
@@ -22,7 +23,6 @@ from consilience.metrics.binning import (
 )
 from consilience.metrics.calibration import Estimate, recalibrate
 from consilience.metrics.single import each, table
-from consilience.predictive import Categorical, Distribution
 
 BETTER: dict[str, int] = {  # +1 higher is better, −1 lower, 0 neither
     "accuracy": 1,

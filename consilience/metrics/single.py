@@ -11,14 +11,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Categorical, Distribution, Normal, log_prob
+from consilience.distributions.survival import Survival
 from consilience.errors import InputError
 from consilience.metrics.binning import align, once
 from consilience.metrics.calibration import inside
 from consilience.metrics.events import OF_COUNTS, OF_TIMES, Score
 from consilience.metrics.events import mean_over as _mean
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.survival import Survival
-from consilience.predictive import Categorical, Distribution, Normal, log_prob
 
 
 def accuracy(p: Categorical, y: Tensor) -> float:

@@ -8,10 +8,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Categorical, Distribution, Normal, mixture
+from consilience.distributions.survival import Survival
 from consilience.errors import InputError
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.survival import Survival
-from consilience.predictive import Categorical, Distribution, Normal, mixture
 
 ROUNDING = 1e-6  # of all uncertainty: what is smaller is the rounding of its parts
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from consilience.findings.comparison_findings import ComparisonReport, SplitTable
-from consilience.findings.wording import metric
 from consilience.metrics.communication import sentence
-from consilience.plots import plots, trends
 from consilience.report.page import Picture, labels_picture
+from consilience.report.plots import figures, trends
+from consilience.report.schema.comparison_findings import ComparisonReport, SplitTable
+from consilience.report.schema.wording import metric
 from consilience.report.site_calibration import calibration_pictures
 
 
@@ -54,7 +54,7 @@ def _cost(report: ComparisonReport, table: SplitTable, split: str) -> list[Pictu
     bars = "95 % intervals where known"
     if table.has_errors:
         bars = "one standard error either way"
-    drawing = Markup(plots.ranking(table.groups, key, split))
+    drawing = Markup(figures.ranking(table.groups, key, split))
     caption = f"Dots are scores before tempering, with {bars}; diamonds are scores after tempering."
     pictures = [Picture(_title(f"{name} and communication", split), drawing, caption)]
     counted = any(row.up and row.scores.value(key) is not None for row in table.rows)
@@ -92,7 +92,7 @@ def _calibration(table: SplitTable) -> list[Picture]:
     if any(b.interval for row in rows for b in row.reliability):
         bars = "Bars are 95 % Wilson intervals."
     caption = f"On the dashed line, predictions are correct as often as their confidence says. {bars}"
-    return [Picture("Calibration", Markup(plots.reliabilities(rows)), caption)]
+    return [Picture("Calibration", Markup(figures.reliabilities(rows)), caption)]
 
 
 def _calibration_by_site(table: SplitTable) -> list[Picture]:

@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from consilience.findings.comparison_findings import ComparisonReport, ComparisonRow, Group, SplitTable, read_comparison
-from consilience.findings.numbers import p_value
-from consilience.findings.run_findings import read_run
-from consilience.findings.sentence import ece_note, tempered_note
-from consilience.findings.values import Scores
-from consilience.findings.warnings import doubts
-from consilience.findings.wording import (
-    BASELINE,
-    BASELINE_NOTE,
-    PAIRED,
-    Json,
-    count,
-    difference,
-    human_bytes,
-    metric,
-    score,
-    skew_words,
-    temperature_name,
-)
 from consilience.report.comparison_figures import comparison_pictures
 from consilience.report.page import (
     Cell,
@@ -41,6 +22,31 @@ from consilience.report.page import (
     write_warning,
 )
 from consilience.report.provenance import provenance
+from consilience.report.schema.comparison_findings import (
+    ComparisonReport,
+    ComparisonRow,
+    Group,
+    SplitTable,
+    read_comparison,
+)
+from consilience.report.schema.numbers import p_value
+from consilience.report.schema.run_findings import read_run
+from consilience.report.schema.sentence import ece_note, tempered_note
+from consilience.report.schema.values import Scores
+from consilience.report.schema.warnings import doubts
+from consilience.report.schema.wording import (
+    BASELINE,
+    BASELINE_NOTE,
+    PAIRED,
+    Json,
+    count,
+    difference,
+    human_bytes,
+    metric,
+    score,
+    skew_words,
+    temperature_name,
+)
 
 
 def comparison_page(comparison: Json) -> str:

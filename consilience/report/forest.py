@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from consilience.effects.effects import Effect, Effects, Estimate, from_json
-from consilience.effects.heterogeneity import reach
-from consilience.effects.terms import INTERCEPT
+from consilience.biostatistics.effects import Effect, Effects, Estimate, from_json
+from consilience.biostatistics.heterogeneity import reach
+from consilience.biostatistics.terms import INTERCEPT
 from consilience.errors import refuse_damage
-from consilience.findings.wording import Json, percent
-from consilience.plots.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
 from consilience.report.page import Picture
+from consilience.report.plots.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
+from consilience.report.schema.wording import Json, percent
 
 NEW_SITE = "a new site"
 MOST_EFFECTS = 16  # that are drawn; the table has all

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from consilience.findings.folders import hide_folders
-from consilience.findings.values import Scores
-from consilience.findings.wording import FEW_ROWS, Json, count, human_bytes, interval, score
-from consilience.plots import plots
+from consilience.report.plots import figures
+from consilience.report.schema.folders import hide_folders
+from consilience.report.schema.values import Scores
+from consilience.report.schema.wording import FEW_ROWS, Json, count, human_bytes, interval, score
 
 Facts: TypeAlias = list[tuple[str, str]]
 MOST_CELLS = 1000  # of a table of labels beside its figure
@@ -263,7 +263,9 @@ def labels_picture(
     title = "Class counts by site"
     if split:
         title += f", {split}"
-    return Picture(title, Markup(plots.labels(counts, sites, classes, split)), caption, ["Site", *classes, "All"], rows)
+    return Picture(
+        title, Markup(figures.labels(counts, sites, classes, split)), caption, ["Site", *classes, "All"], rows
+    )
 
 
 def details(content: Json) -> list[tuple[str, Facts]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from consilience.findings.run_findings import RunReport
-from consilience.findings.wording import Json, count, enumerate_words, human_bytes, privacy_note
+from consilience.report.schema.run_findings import RunReport
+from consilience.report.schema.wording import Json, count, enumerate_words, human_bytes, privacy_note
 
 KEY_DIGITS = 12  # of a public key: as many as commands print
 MOST_SIGNERS = 40  # that are listed one by one

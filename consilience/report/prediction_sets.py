@@ -9,12 +9,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from consilience.findings.numbers import count, number, percent
-from consilience.findings.prediction_sets import SetsReport, sets_title
-from consilience.findings.run_findings import RunReport
-from consilience.guarantees.measured import Covered
-from consilience.plots.drawing import ACCENT, DASHED, MUTED, PERCENT, SECOND, site_axis, site_height, svg
+from consilience.prediction_sets.measured import Covered
 from consilience.report.page import Picture
+from consilience.report.plots.drawing import ACCENT, DASHED, MUTED, PERCENT, SECOND, site_axis, site_height, svg
+from consilience.report.schema.numbers import count, number, percent
+from consilience.report.schema.prediction_sets import SetsReport, sets_title
+from consilience.report.schema.run_findings import RunReport
 
 MOST_IN_WORDS = 20  # groups that an alternative text lists
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consilience.findings.wording import Json
 from consilience.report.page import Facts, join_words, known_fields
+from consilience.report.schema.wording import Json
 
 DIGITS = 16  # of a hash
 MOST_FILES = 30  # that are listed one by one

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from consilience.findings.wording import Json, count, metric, number
-from consilience.plots.drawing import ACCENT, DASHED, MUTED, is_wide, log_ticks, svg
 from consilience.report.page import Cell, Picture, known_fields, render, seed_fact
+from consilience.report.plots.drawing import ACCENT, DASHED, MUTED, is_wide, log_ticks, svg
+from consilience.report.schema.wording import Json, count, metric, number
 
 BESIDE = ("accuracy", "rmse", "nll", "brier", "crps")  # shown too, where an experiment keeps them
 NEAR = 2.0  # standard errors

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from consilience.findings.run_findings import Predicted, RunReport, UncertaintyPart
-from consilience.findings.values import Bin, Level, Round, Site, Traffic
-from consilience.findings.wording import count, interval, metric, number, percent, score
-from consilience.plots import by_site, plots, predictions
 from consilience.report.forest import effects_pictures
 from consilience.report.page import Picture, both_ways, labels_picture
+from consilience.report.plots import by_site, figures, predictions
 from consilience.report.prediction_sets import sets_pictures
+from consilience.report.schema.run_findings import Predicted, RunReport, UncertaintyPart
+from consilience.report.schema.values import Bin, Level, Round, Site, Traffic
+from consilience.report.schema.wording import count, interval, metric, number, percent, score
 from consilience.report.site_calibration import calibration_pictures
 
 
@@ -92,7 +92,7 @@ def _reliability(bins: Sequence[Bin]) -> Picture:
         "Bars are 95 % Wilson intervals; the histogram counts test rows."
     )
     headings = ["Bin", "Rows", "Confidence", "Accuracy", "95 % interval"]
-    return Picture("Calibration", Markup(plots.reliability(bins)), caption, headings, rows)
+    return Picture("Calibration", Markup(figures.reliability(bins)), caption, headings, rows)
 
 
 def _coverage(levels: Sequence[Level]) -> Picture:
@@ -102,7 +102,7 @@ def _coverage(levels: Sequence[Level]) -> Picture:
         "the two agree. Bars are 95 % intervals."
     )
     headings = ["Nominal", "Observed", "95 % interval"]
-    return Picture("Calibration", Markup(plots.coverage(levels)), caption, headings, rows)
+    return Picture("Calibration", Markup(figures.coverage(levels)), caption, headings, rows)
 
 
 def _predicted(predicted: Predicted) -> Picture:
@@ -196,7 +196,7 @@ def _rounds(history: Sequence[Round], keys: Sequence[str]) -> Picture:
         scores = [score(key, entry.scores.value(key)) for key in keys]
         rows.append([str(entry.number), *scores, *both_ways(entry.up, entry.down)])
     caption = "Test scores after each round, for information only: no round was chosen by them."
-    return Picture("Scores by round", Markup(plots.rounds(history, keys)), caption, headings, rows)
+    return Picture("Scores by round", Markup(figures.rounds(history, keys)), caption, headings, rows)
 
 
 def _evidence(run: RunReport) -> Picture:
@@ -218,7 +218,7 @@ def _evidence(run: RunReport) -> Picture:
     rows = []
     for site, row, offset in zip(sites, residuals, diagnosis["offset_by_site"], strict=True):
         rows.append([site, *(_residual(v) for v in row), f"{offset:.2f}"])
-    drawing = plots.shade("evidence", alt, values, sites, classes, lambda v: f"{v:.1f}")
+    drawing = figures.shade("evidence", alt, values, sites, classes, lambda v: f"{v:.1f}")
     return Picture("Where the sites disagree", Markup(drawing), caption, ["Site", *classes, "Offset"], rows)
 
 

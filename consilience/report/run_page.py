@@ -5,27 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.errors import InputError
-from consilience.findings.prediction_sets import sets_sentence, sets_title
-from consilience.findings.run_findings import RunReport, read_run
-from consilience.findings.sentence import ece_note, sentence, tempered_note
-from consilience.findings.values import Scores
-from consilience.findings.warnings import doubts
-from consilience.findings.wording import (
-    BASELINE_NOTE,
-    BOUND_NOTES,
-    NEEDS,
-    NEWCOMER_NOTE,
-    SERVER_ONLY,
-    Json,
-    count,
-    human_bytes,
-    losses,
-    metric,
-    order,
-    percent,
-    privacy_note,
-    temperature_name,
-)
 from consilience.report.comparison_page import comparison_page
 from consilience.report.page import (
     Facts,
@@ -44,6 +23,27 @@ from consilience.report.page import (
 from consilience.report.plain_words import run_words
 from consilience.report.provenance import provenance
 from consilience.report.run_figures import run_pictures
+from consilience.report.schema.prediction_sets import sets_sentence, sets_title
+from consilience.report.schema.run_findings import RunReport, read_run
+from consilience.report.schema.sentence import ece_note, sentence, tempered_note
+from consilience.report.schema.values import Scores
+from consilience.report.schema.warnings import doubts
+from consilience.report.schema.wording import (
+    BASELINE_NOTE,
+    BOUND_NOTES,
+    NEEDS,
+    NEWCOMER_NOTE,
+    SERVER_ONLY,
+    Json,
+    count,
+    human_bytes,
+    losses,
+    metric,
+    order,
+    percent,
+    privacy_note,
+    temperature_name,
+)
 from consilience.report.suppression import suppress
 
 __all__ = ["comparison_page", "run_page"]

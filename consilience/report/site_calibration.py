@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
-from consilience.findings.values import Bin, Site
-from consilience.findings.wording import FEW_ROWS, count, interval, percent, score
 from consilience.metrics import calibration
-from consilience.plots import plots
 from consilience.report.page import Picture
+from consilience.report.plots import figures
+from consilience.report.schema.values import Bin, Site
+from consilience.report.schema.wording import FEW_ROWS, count, interval, percent, score
 
 FEWEST = 10  # rows with the outcome, and rows without it, below which no intercept or slope is told
 RECALIBRATION = ("calibration_intercept", "calibration_slope")
@@ -73,7 +73,7 @@ def _outcomes(sites: Sequence[Site], outcome: str, row: str, smallest: int | Non
         )
     headings = ["Site", "Test rows", "Intercept", "Slope"]
     rows = [[site.name, count(_rows(site)), *_recalibration(site)] for site in sites]
-    drawing = Markup(plots.reliabilities(sites, f"P({outcome})", "observed", f"-sites-{row}"))
+    drawing = Markup(figures.reliabilities(sites, f"P({outcome})", "observed", f"-sites-{row}"))
     return Picture(_title(row), drawing, caption, headings, rows, grey=_grey(sites), is_open=not row, shows_table=True)
 
 
@@ -89,7 +89,7 @@ def _confidences(sites: Sequence[Site], row: str) -> Picture:
         confidence = sum(b.count * (b.confidence or 0.0) for b in site.reliability) / total
         accuracy = sum(b.count * (b.accuracy or 0.0) for b in site.reliability) / total
         rows.append([site.name, count(total), percent(confidence, 1), percent(accuracy, 1)])
-    drawing = Markup(plots.reliabilities(sites, name=f"-sites-{row}"))
+    drawing = Markup(figures.reliabilities(sites, name=f"-sites-{row}"))
     return Picture(_title(row), drawing, caption, headings, rows, grey=_grey(sites), is_open=not row, shows_table=True)
 
 
@@ -104,7 +104,7 @@ def _coverages(sites: Sequence[Site], row: str) -> Picture:
     for site in sites:
         cells = [_with_span(score("ece", level.observed), interval("ece", level.interval)) for level in site.coverage]
         rows.append([site.name, count(site.test), *cells])
-    drawing = Markup(plots.coverages(sites, f"-sites-{row}"))
+    drawing = Markup(figures.coverages(sites, f"-sites-{row}"))
     return Picture(_title(row), drawing, caption, headings, rows, grey=_grey(sites), is_open=not row, shows_table=True)
 
 

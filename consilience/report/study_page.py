@@ -8,25 +8,7 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
-from consilience.findings.numbers import temperature
-from consilience.findings.prediction_sets import sets_title
-from consilience.findings.run_findings import RunReport, read_run
-from consilience.findings.values import Scores, read_scores
-from consilience.findings.warnings import doubts
-from consilience.findings.wording import (
-    Json,
-    count,
-    human_bytes,
-    metric,
-    number,
-    order,
-    percent,
-    score,
-    temperature_name,
-)
-from consilience.outcomes.curves import Curve
-from consilience.plots import by_site
-from consilience.plots.survival_curve import draw_curve
+from consilience.distributions.curves import Curve
 from consilience.report.forest import effects_pictures
 from consilience.report.page import (
     Facts,
@@ -40,8 +22,26 @@ from consilience.report.page import (
     render,
 )
 from consilience.report.plain_words import study_words
+from consilience.report.plots import by_site
+from consilience.report.plots.survival_curve import draw_curve
 from consilience.report.provenance import provenance
 from consilience.report.run_figures import traffic_picture
+from consilience.report.schema.numbers import temperature
+from consilience.report.schema.prediction_sets import sets_title
+from consilience.report.schema.run_findings import RunReport, read_run
+from consilience.report.schema.values import Scores, read_scores
+from consilience.report.schema.warnings import doubts
+from consilience.report.schema.wording import (
+    Json,
+    count,
+    human_bytes,
+    metric,
+    number,
+    order,
+    percent,
+    score,
+    temperature_name,
+)
 from consilience.report.site_calibration import calibration_pictures
 from consilience.report.suppression import suppress
 

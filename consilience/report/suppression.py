@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.findings.wording import Json
 from consilience.metrics.calibration import Bin, merge_small_bins
+from consilience.report.schema.wording import Json
 
 RECALIBRATION = ("calibration_intercept", "calibration_slope")
 

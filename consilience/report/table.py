@@ -12,14 +12,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consilience.findings.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
-from consilience.findings.comparison_findings import Group as RowGroup
-from consilience.findings.prediction_sets import sets_sentence
-from consilience.findings.run_findings import RunReport, read_run
-from consilience.findings.sentence import ece_note, sentence
-from consilience.findings.values import Scores
-from consilience.findings.warnings import doubts
-from consilience.findings.wording import (
+from consilience.report.fitting import Fitting
+from consilience.report.schema.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
+from consilience.report.schema.comparison_findings import Group as RowGroup
+from consilience.report.schema.prediction_sets import sets_sentence
+from consilience.report.schema.run_findings import RunReport, read_run
+from consilience.report.schema.sentence import ece_note, sentence
+from consilience.report.schema.values import Scores
+from consilience.report.schema.warnings import doubts
+from consilience.report.schema.wording import (
     FEW_ROWS,
     PAIRED,
     Json,
@@ -35,7 +36,6 @@ from consilience.findings.wording import (
     score,
     temperature_name,
 )
-from consilience.report.fitting import Fitting
 
 IN_TERMINAL = (
     *("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "deviance", "coverage95"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from consilience.biostatistics.table_one import TableOne
 from consilience.report.page import Cell, render
-from consilience.summaries.table import TableOne
 from consilience.version import __version__
 
 

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 
 from consilience.data.sites import Sites
-from consilience.engines import ENGINES
+from consilience.distributions.posterior import Point, Samples
 from consilience.errors import Diverged, InputError
-from consilience.findings.wording import count
 from consilience.inference import Inference
 from consilience.inference.newton import Newton
 from consilience.method import Method
+from consilience.method.settings import passes
 from consilience.methods.bounds import bounds
+from consilience.metrics.evaluate import in_own_unit, in_units, join, per_site
 from consilience.metrics.scores import intervals, scores
-from consilience.posterior import Point, Samples
+from consilience.report.schema.wording import count
+from consilience.runs.engines import ENGINES
 from consilience.runs.provenance import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
-from consilience.scoring.evaluate import in_own_unit, in_units, join, per_site
-from consilience.settings import passes
 from consilience.task import Task
 
 KEPT = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best", "own_rows", "models")

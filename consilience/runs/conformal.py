@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from consilience.data.sites import Data, Sites, concatenate
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
-from consilience.guarantees.counts import add_noise
-from consilience.guarantees.coverage import choose_ranks, fewest_rows
-from consilience.guarantees.kinds import (
+from consilience.key import Key, Stream
+from consilience.method import Method, is_personal, own_models
+from consilience.metrics.times import grid_of, with_baseline
+from consilience.prediction_sets.counts import add_noise
+from consilience.prediction_sets.coverage import choose_ranks, fewest_rows
+from consilience.prediction_sets.kinds import (
     Calibration,
     check_calibration,
     choose_kind,
@@ -21,15 +25,11 @@ from consilience.guarantees.kinds import (
     own_guarantee,
     site_table,
 )
-from consilience.guarantees.measured import groups_of, measure, measure_groups, uninformed
-from consilience.guarantees.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
-from consilience.guarantees.sets import Guarantee, contains
-from consilience.key import Key, Stream
-from consilience.method import Method, is_personal, own_models
-from consilience.predictive import Predictive
+from consilience.prediction_sets.measured import groups_of, measure, measure_groups, uninformed
+from consilience.prediction_sets.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
+from consilience.prediction_sets.sets import Guarantee, contains
 from consilience.privacy.entropy import Simulated
 from consilience.runs.result import Result
-from consilience.scoring.times import grid_of, with_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from consilience.biostatistics.effects import Effects, from_json, table_of
+from consilience.biostatistics.fitted import fitted_from, fitted_of
+from consilience.biostatistics.likelihoods import from_replies, from_rows, gaussian_of, information_of, newcomer_of
+from consilience.biostatistics.terms import design_of
 from consilience.data.sites import Sites
-from consilience.effects.effects import Effects, from_json, table_of
-from consilience.effects.fitted import fitted_from, fitted_of
-from consilience.effects.likelihoods import from_replies, from_rows, gaussian_of, information_of, newcomer_of
-from consilience.effects.terms import design_of
+from consilience.distributions.posterior import Natural
 from consilience.errors import InputError, refuse_damage
-from consilience.parties import Received
-from consilience.posterior import Natural
+from consilience.messages import Received
 from consilience.task import Task
 
 MOST = 200  # effects that a report holds

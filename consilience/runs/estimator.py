@@ -16,23 +16,23 @@ from torch import nn
 
 from consilience.data.arrays import from_arrays
 from consilience.data.sites import Sites
-from consilience.engines import threads_for, using_threads
+from consilience.data.splits.labels import natural
+from consilience.distributions.predictive import Categorical, Distribution, Normal, check_finite
 from consilience.errors import InputError
-from consilience.formats.settings import configure
-from consilience.guarantees.kinds import KINDS
-from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.method import Method, name
 from consilience.methods import method as method_from_name
 from consilience.methods.rules import advise, usual_map, usual_network, usual_settings
+from consilience.methods.situation import situation_of
 from consilience.models.maps import on_features, width_of
 from consilience.models.mlp import linear, mlp
-from consilience.predictive import Categorical, Distribution, Normal, check_finite
+from consilience.prediction_sets.kinds import KINDS
+from consilience.prediction_sets.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.runs.conformal import conformal
+from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.features import features_from
 from consilience.runs.result import Result
 from consilience.runs.run import run
-from consilience.splits.labels import natural
-from consilience.summaries.situation import situation_of
+from consilience.serialisation.settings import configure
 from consilience.task import Task, classification, regression
 
 HIDDEN = (100, 100)  # widths of a network's hidden layers

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from consilience.data.sites import Sites
+from consilience.distributions.posterior import Point
 from consilience.errors import InputError, unknown_name
 from consilience.models.frozen import freeze
 from consilience.models.maps import FEATURES, features, without_last
-from consilience.posterior import Point
 from consilience.runs.result import Result
 from consilience.runs.run import load
 from consilience.tree import Params

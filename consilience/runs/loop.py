@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from consilience.engines.exchange import Engine, closing
-from consilience.engines.gathering import Gathering
-from consilience.engines.influence import Influence, measure_influence
-from consilience.engines.ledger import Ledger
-from consilience.engines.participation import Participation, shortfall
-from consilience.engines.round import Round, play_round, server_in_round
-from consilience.engines.soundness import UNSOUND, NotFinite, predicts_finite
-from consilience.engines.workers import using_threads
 from consilience.errors import Diverged, InputError, SiteWarning
 from consilience.key import Key
+from consilience.messages import Received, Server
 from consilience.method import Method
-from consilience.parties import Received, Server
 from consilience.progress import track
 from consilience.runs.callbacks import RoundEvent, tell
 from consilience.runs.device import CPU, move
+from consilience.runs.engines.exchange import Engine, closing
+from consilience.runs.engines.gathering import Gathering
+from consilience.runs.engines.influence import Influence, measure_influence
+from consilience.runs.engines.ledger import Ledger
+from consilience.runs.engines.participation import Participation, shortfall
+from consilience.runs.engines.round import Round, play_round, server_in_round
+from consilience.runs.engines.soundness import UNSOUND, NotFinite, predicts_finite
+from consilience.runs.engines.workers import using_threads
 from consilience.runs.store import Checkpoint, Store
 from consilience.task import Task
 from consilience.tree import Tree

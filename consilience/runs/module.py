@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from consilience import tree
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Categorical, Normal
+from consilience.distributions.survival import Survival
 from consilience.errors import InputError
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.survival import Survival
-from consilience.predictive import Categorical, Normal
 
 if TYPE_CHECKING:
     from consilience.runs.result import Result

@@ -14,16 +14,16 @@ import torch
 
 from consilience.data.sites import Sites
 from consilience.data.tables import file_names, is_tables, list_files
-from consilience.engines.participation import Participation
 from consilience.errors import InputError
-from consilience.formats.settings import check_settings, describe
 from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
+from consilience.methods.claims import check_releases, privacy_of
+from consilience.metrics.times import check_events
 from consilience.models.controlled import describe_constants
 from consilience.models.maps import describe_maps
-from consilience.promises import check_releases, privacy_of
 from consilience.runs.device import on
-from consilience.scoring.times import check_events
+from consilience.runs.engines.participation import Participation
+from consilience.serialisation.settings import check_settings, describe
 from consilience.task import Task
 from consilience.version import __version__
 

@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience import datasets
+from consilience.data import datasets
 from consilience.data.inputs import inputs_from
 from consilience.data.inspection import describe_files
 from consilience.data.reading import reading_from
 from consilience.data.sites import Sites
+from consilience.data.splits.text import parse
 from consilience.data.tables import is_tables, list_files, read_sites
+from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
-from consilience.formats.settings import configure
-from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import method
 from consilience.methods.rules import Advice, advise, usual_map, usual_network, usual_settings
+from consilience.methods.situation import situation_of
 from consilience.models import model
 from consilience.models.maps import bound_features
-from consilience.prior import Isotropic
 from consilience.runs.features import features_from
-from consilience.splits.text import parse
-from consilience.summaries.situation import situation_of
+from consilience.serialisation.settings import configure
+from consilience.serialisation.typed import restore_fields
 from consilience.task import Task, classification, counts, regression, survival
 
 OUTCOME = (

@@ -16,33 +16,33 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from consilience.biostatistics.effects import Effects
 from consilience.data.encoding import Encoded, Encoding, is_table, rows_of_table
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
-from consilience.effects.effects import Effects
-from consilience.engines import threads_for, using_threads
-from consilience.engines.influence import measure_influence
-from consilience.engines.ledger import Ledger
-from consilience.engines.round import play_round, server_in_round
-from consilience.engines.soundness import draw_probes
+from consilience.distributions.counts import Counts
+from consilience.distributions.posterior import Dense, Gaussian, Point, Samples
+from consilience.distributions.predictive import Categorical, Normal, Predictive, check_finite, tempered
+from consilience.distributions.survival import Survival
 from consilience.errors import InputError, unknown_name
-from consilience.findings.frames import to_frame, to_html
-from consilience.formats.blueprint import blueprint
-from consilience.guarantees.sets import Guarantee, lower_bounds, prediction_intervals, prediction_sets
 from consilience.key import Key
+from consilience.messages import Received, Server
 from consilience.method import Method, is_made_at_home, is_personal, name, state_for
-from consilience.outcomes.counts import Counts
-from consilience.outcomes.survival import Survival
-from consilience.parties import Received, Server
-from consilience.posterior import Dense, Gaussian, Point, Samples
-from consilience.predictive import Categorical, Normal, Predictive, check_finite, tempered
+from consilience.metrics.baselines import lines_to_beat
+from consilience.metrics.evaluate import BY_SITE, NEWCOMER, Scorer, fitted_temperature, uncertainty
+from consilience.metrics.times import recall_baseline
+from consilience.prediction_sets.sets import Guarantee, lower_bounds, prediction_intervals, prediction_sets
+from consilience.report.schema.frames import to_frame, to_html
 from consilience.report.table import run_table
 from consilience.runs.effects import effects_report, run_effects
+from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines.influence import measure_influence
+from consilience.runs.engines.ledger import Ledger
+from consilience.runs.engines.round import play_round, server_in_round
+from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
-from consilience.scoring.baselines import lines_to_beat
-from consilience.scoring.evaluate import BY_SITE, NEWCOMER, Scorer, fitted_temperature, uncertainty
-from consilience.scoring.times import recall_baseline
+from consilience.serialisation.blueprint import blueprint
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -440,7 +440,7 @@ class Result:
 
     @cached_property
     def influence(self) -> dict[str, float]:
-        """How much of the model is each site's, from 0 to 1: see `consilience.engines.influence`.
+        """How much of the model is each site's, from 0 to 1: see `consilience.runs.engines.influence`.
 
         Measured for runs of one round that kept their replies, on rows drawn from the run's key.
 

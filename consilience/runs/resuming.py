@@ -7,8 +7,8 @@ from typing import Any
 
 from consilience.data.reading import reading_from
 from consilience.errors import InputError
-from consilience.formats.settings import configure, describe
 from consilience.methods import method
+from consilience.serialisation.settings import configure, describe
 
 FREE = {"rounds", "min_replies", "data_dir", "resume", "as_json"}  # which may be asked for anew
 READING = ("drop", "text", "missing", "delimiter", "decimal", "group")  # as options and recipes call them

@@ -13,31 +13,31 @@ import torch
 
 from consilience.data.sites import Data, Sites
 from consilience.disk.locks import locking
-from consilience.engines import Engine, choose_engine, threads_for
-from consilience.engines import engine as named_engine
-from consilience.engines import participation as part
-from consilience.engines.participation import Participation
-from consilience.engines.round import server_view
-from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError, refuse_damage
-from consilience.formats.blueprint import blueprint, sites_from, task_from
-from consilience.formats.settings import restore
 from consilience.inference.imputed import marks_of
 from consilience.key import Key
+from consilience.messages import Received
 from consilience.method import Method, usual_rounds
-from consilience.parties import Received
-from consilience.promises import for_rounds, privacy_of, privacy_statement
+from consilience.methods.claims import for_rounds, privacy_of, privacy_statement
+from consilience.metrics.evaluate import Scorer
 from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
 from consilience.runs.effects import effects_report
+from consilience.runs.engines import Engine, choose_engine, threads_for
+from consilience.runs.engines import engine as named_engine
+from consilience.runs.engines import participation as part
+from consilience.runs.engines.participation import Participation
+from consilience.runs.engines.round import server_view
+from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.result import Result
 from consilience.runs.start import Start, start_from
 from consilience.runs.store import FORMAT, Checkpoint, Store
-from consilience.scoring.evaluate import Scorer
+from consilience.serialisation.blueprint import blueprint, sites_from, task_from
+from consilience.serialisation.settings import restore
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience.engines.ledger import COLUMNS
+from consilience.distributions.posterior import Posterior, centre
 from consilience.errors import InputError
 from consilience.methods import method
-from consilience.posterior import Posterior, centre
+from consilience.runs.engines.ledger import COLUMNS
 from consilience.runs.store import Store
 from consilience.task import Task
 from consilience.tree import Params

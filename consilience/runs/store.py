@@ -27,14 +27,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from consilience.disk.writing import PRIVATE, SHARED, sync_folder, write_whole
-from consilience.engines.ledger import COLUMNS, Ledger
-from consilience.engines.soundness import holds_finite
 from consilience.errors import InputError, refuse_damage
-from consilience.formats.codec import decode, digest, encode, kept_types_of
-from consilience.formats.typed import parse_json
+from consilience.messages import Received
 from consilience.method import Method
 from consilience.models import is_import_path
-from consilience.parties import Received
+from consilience.runs.engines.ledger import COLUMNS, Ledger
+from consilience.runs.engines.soundness import holds_finite
+from consilience.serialisation.codec import decode, digest, encode, kept_types_of
+from consilience.serialisation.typed import parse_json
 from consilience.tree import Tree
 
 FORMAT = 1

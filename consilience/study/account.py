@@ -12,20 +12,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience.admission.form import leaves_of
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.members import Member, Study
-from consilience.agreement.promise import describe_promise
-from consilience.engines.ledger import Ledger
-from consilience.findings.wording import percent
-from consilience.formats.settings import describe
+from consilience.distributions.curves import Curve
+from consilience.messages import Received
 from consilience.method import Method
-from consilience.outcomes.curves import Curve
-from consilience.parties import Received
+from consilience.metrics.choice import TEMPERATURES
+from consilience.report.schema.wording import percent
+from consilience.runs.engines.ledger import Ledger
 from consilience.runs.provenance import citation, today, versions
-from consilience.scoring.choice import TEMPERATURES
+from consilience.serialisation.settings import describe
 from consilience.study.model import Facts, is_unnamed
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import Member, Study
+from consilience.study.protocol.promise import describe_promise
+from consilience.study.validation.form import leaves_of
 from consilience.tree import Tree
 from consilience.version import __version__
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
 from consilience.data.sites import Data
-from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.privacy.audit import FEWEST, Bound
-from consilience.privacy.canaries import corners, wrong_outcomes
-from consilience.scoring.audit import audit_method
+from consilience.privacy.audit.canaries import corners, wrong_outcomes
+from consilience.privacy.audit.one_run import FEWEST, Bound
+from consilience.runs.audit import audit_method
+from consilience.runs.engines import threads_for, using_threads
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
 from consilience.study.rows import training_rows
 
 USUAL = (100, 400)  # canaries, at least and at most, where nobody says how many

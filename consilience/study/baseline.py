@@ -16,29 +16,21 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.admission.gate import refuse_errors
-from consilience.agreement.members import Member, Study
 from consilience.data.sites import Data
+from consilience.distributions.curves import Curve, TimeSums, baseline, curve_of, protect, protect_hazards, sum_times
+from consilience.distributions.survival import Survival
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Envelope, Header, seal
-from consilience.handover.admission import admit, rules_of
-from consilience.handover.files import from_sites
-from consilience.handover.masked_round import read_told, sort_files
-from consilience.handover.masking import MaskBook, book_path, statistics_of
-from consilience.handover.summing import add_tables, mask_table
-from consilience.outcomes.curves import (
-    Curve,
-    TimeSums,
-    baseline,
-    curve_of,
-    protect,
-    protect_hazards,
-    sum_times,
-)
-from consilience.outcomes.survival import Survival
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Envelope, Header, seal
+from consilience.study.admission import admit, rules_of
+from consilience.study.files import from_sites
+from consilience.study.masked_round import read_told, sort_files
+from consilience.study.masking import MaskBook, book_path, statistics_of
 from consilience.study.model import Baseline, Model
+from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import fingerprint
+from consilience.study.summing import add_tables, mask_table
+from consilience.study.validation.gate import refuse_errors
 
 LINES = 4  # of a site's table: events, censored rows, rows at risk, hazard at risk
 ROUNDING = 1e-3  # of sums that are added up under masks

@@ -17,30 +17,30 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.guarantees import calibration_of, describe_counts, fewest_scores
-from consilience.agreement.members import Member, Study
+from consilience.aggregation.summands import Cells
 from consilience.data.sites import Data
-from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.guarantees.counts import add_noise, merge_upwards
-from consilience.guarantees.kinds import Calibration, find_guarantee, own_guarantee, site_table
-from consilience.guarantees.scores import CALIBRATION, draws, row_scores
-from consilience.guarantees.sets import Guarantee
-from consilience.handover.counting import add_counts
-from consilience.handover.files import open_file
-from consilience.handover.masking import MaskBook, book_path, counts_of
-from consilience.handover.summing import mask_table
-from consilience.pooling.summands import Cells
-from consilience.privacy.budget import UNBOUNDED, Cost, People
+from consilience.prediction_sets.counts import add_noise, merge_upwards
+from consilience.prediction_sets.kinds import Calibration, find_guarantee, own_guarantee, site_table
+from consilience.prediction_sets.scores import CALIBRATION, draws, row_scores
+from consilience.prediction_sets.sets import Guarantee
+from consilience.privacy.dp.budget import UNBOUNDED, Cost, People
 from consilience.privacy.entropy import Entropy
+from consilience.runs.engines import threads_for, using_threads
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
+from consilience.study.counting import add_counts
+from consilience.study.files import open_file
+from consilience.study.masking import MaskBook, book_path, counts_of
 from consilience.study.model import Model, model_file
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.guarantees import calibration_of, describe_counts, fewest_scores
+from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import draw_by_content, fingerprint
 from consilience.study.spending import Leaving, release
+from consilience.study.summing import mask_table
 
 KEPT = "counts"  # the kind of the file that keeps what left with noise
 

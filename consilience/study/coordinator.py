@@ -11,34 +11,34 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import features, inspect
-from consilience.agreement.members import Study
-from consilience.agreement.promise import describe_promise
-from consilience.agreement.rehearsal import probe_rows, server_of
-from consilience.engines import threads_for, using_threads
-from consilience.engines.influence import Influence, measure_influence
-from consilience.engines.round import Round, play_round, server_in_round
-from consilience.engines.soundness import UNSOUND, holds_finite, predicts_finite
+from consilience.aggregation.distil import distil_pool
 from consilience.errors import InputError, refuse_damage
-from consilience.findings.wording import privacy_note
-from consilience.formats.codec import types_of
-from consilience.formats.envelope import Header, seal
-from consilience.formats.signature import public
-from consilience.handover.admission import check_release, gate_of
-from consilience.handover.files import Collected, collect, message_file, open_file
-from consilience.handover.masked_round import Masking
-from consilience.handover.told import fitted_of, read_told
 from consilience.key import Stream
+from consilience.messages import Received, Server
 from consilience.method import Method
-from consilience.parties import Received, Server
-from consilience.pooling.distil import distil_pool
-from consilience.scoring.choice import choose_value, knob_of, without_student
+from consilience.metrics.choice import choose_value, knob_of, without_student
+from consilience.report.schema.wording import privacy_note
+from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines.influence import Influence, measure_influence
+from consilience.runs.engines.round import Round, play_round, server_in_round
+from consilience.runs.engines.soundness import UNSOUND, holds_finite, predicts_finite
+from consilience.serialisation.codec import types_of
+from consilience.serialisation.envelope import Header, seal
+from consilience.serialisation.signature import public
 from consilience.study.account import account, baseline_account, bytes_crossed, chosen_account, influence_warnings
+from consilience.study.admission import check_release, gate_of
 from consilience.study.baseline import find_baseline
 from consilience.study.effects import pooled_effects
+from consilience.study.files import Collected, collect, message_file, open_file
+from consilience.study.masked_round import Masking
 from consilience.study.model import Facts, Model, model_file, select_hand_out
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import features, inspect
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.promise import describe_promise
+from consilience.study.protocol.rehearsal import probe_rows, server_of
 from consilience.study.statistics import judge, read_statistics
+from consilience.study.told import fitted_of, read_told
 from consilience.tree import Tree
 
 SUMMED = "Replies were summed under masks: nobody saw a single one, nor who has how many rows."

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.effects.effects import Effects, from_json, table_of
-from consilience.effects.fitted import Fitted
-from consilience.effects.likelihoods import from_replies, gaussian_of, information_of, newcomer_of
-from consilience.effects.terms import MISSING, Design, Field, terms_of
+from consilience.biostatistics.effects import Effects, from_json, table_of
+from consilience.biostatistics.fitted import Fitted
+from consilience.biostatistics.likelihoods import from_replies, gaussian_of, information_of, newcomer_of
+from consilience.biostatistics.terms import MISSING, Design, Field, terms_of
 from consilience.errors import InputError, refuse_damage
-from consilience.handover.told import fitted_of
-from consilience.parties import Received
+from consilience.messages import Received
 from consilience.study.model import Model
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.told import fitted_of
 
 OTHER = "other"
 FEWEST = 3  # sites, below which how much they differ would tell what one of them sent

@@ -12,18 +12,18 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.admission.gate import Rules
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column, Inspection, sums
-from consilience.agreement.members import Sender, Study, check_rows, signed_words
-from consilience.agreement.names import check_name
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
-from consilience.formats.signature import public, sign
-from consilience.handover.admission import admit
-from consilience.privacy.masks import derive_key, public_half
-from consilience.privacy.rules import FEWEST_SITES, by_rule
+from consilience.privacy.disclosure.rules import FEWEST_SITES, by_rule
+from consilience.privacy.secure_aggregation.masks import derive_key, public_half
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Header, bytes_of, open_envelope, seal
+from consilience.serialisation.signature import public, sign
+from consilience.study.admission import admit
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column, Inspection, sums
+from consilience.study.protocol.members import Sender, Study, check_rows, signed_words
+from consilience.study.protocol.names import check_name
+from consilience.study.validation.gate import Rules
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int = 0) -> str:

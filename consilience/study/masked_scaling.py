@@ -15,18 +15,18 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.members import Member, Sender, Study
-from consilience.agreement.names import check_name
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, bytes_of, seal
-from consilience.formats.signature import public, sign, verifies
-from consilience.handover.files import from_sites
-from consilience.handover.masking import MaskBook
-from consilience.handover.summing import add_tables, mask_table
-from consilience.privacy.masks import derive_key, is_usable, public_half
+from consilience.privacy.secure_aggregation.masks import derive_key, is_usable, public_half
+from consilience.serialisation.envelope import Header, bytes_of, seal
+from consilience.serialisation.signature import public, sign, verifies
+from consilience.study.files import from_sites
 from consilience.study.joining import draft_hash, draft_of, scale_by
+from consilience.study.masking import MaskBook
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import Member, Sender, Study
+from consilience.study.protocol.names import check_name
+from consilience.study.summing import add_tables, mask_table
 
 SCALING = "sums for the scaling"  # what is summed
 

@@ -15,24 +15,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
-from consilience.agreement.agreement import Agreement, from_fields
-from consilience.agreement.members import Study
-from consilience.agreement.promise import describe_promise
-from consilience.agreement.rehearsal import probe_rows
-from consilience.engines import threads_for, using_threads
-from consilience.engines.soundness import holds_finite, quietly
+from consilience.distributions.posterior import Point, Posterior, Samples, members
+from consilience.distributions.predictive import Distribution, Normal, finite_rows, tempered
+from consilience.distributions.survival import Survival
 from consilience.errors import Diverged, InputError, refuse_damage
-from consilience.formats.codec import types_of
-from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.formats.typed import restore_fields
-from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
 from consilience.method import Method, Pooled, is_made_at_home, name
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import belonging_to, decompose
-from consilience.outcomes.survival import Survival
-from consilience.posterior import Point, Posterior, Samples, members
-from consilience.predictive import Distribution, Normal, finite_rows, tempered
+from consilience.prediction_sets.sets import Guarantee
+from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines.soundness import holds_finite, quietly
+from consilience.serialisation.codec import types_of
+from consilience.serialisation.envelope import Header, open_envelope, seal
+from consilience.serialisation.typed import restore_fields
+from consilience.study.protocol.agreement import Agreement, from_fields
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.promise import describe_promise
+from consilience.study.protocol.rehearsal import probe_rows
 from consilience.tree import Tree
 
 NEEDS_NAMES = (

@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.rehearsal import would_leave
-from consilience.agreement.target import Target
 from consilience.errors import InputError, unknown_name
-from consilience.handover.summing import masked_bytes
 from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS
 from consilience.methods.rules import Situation, advise
+from consilience.methods.situation import KINDS
 from consilience.study.model import NEEDS_NAMES
-from consilience.summaries.situation import KINDS
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.rehearsal import would_leave
+from consilience.study.protocol.target import Target
+from consilience.study.summing import masked_bytes
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),

@@ -16,11 +16,11 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
 from consilience.data.sites import Data
 from consilience.errors import InputError, refuse_damage
-from consilience.formats.envelope import Envelope, Header, open_envelope, seal
-from consilience.formats.signature import public
+from consilience.serialisation.envelope import Envelope, Header, open_envelope, seal
+from consilience.serialisation.signature import public
+from consilience.study.protocol.agreement import Agreement
 from consilience.study.rows import Parts, fingerprint, parts
 
 KIND = "rows"  # of the file, in its header

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Inspection, inspect, labelled_rows, spans
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key, Stream
-from consilience.privacy.disclosure import Finding, Summed, guard
-from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
-from consilience.promises import privacy_statement
+from consilience.methods.claims import privacy_statement
+from consilience.privacy.disclosure.guard import Finding, Summed, guard
+from consilience.privacy.disclosure.rules import RARE_VALUES, SMALLEST_CELL, by_rule
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Inspection, inspect, labelled_rows, spans
 
 
 class Parts(NamedTuple):

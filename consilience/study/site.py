@@ -9,33 +9,33 @@ from typing import Any, NamedTuple
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consilience.admission.gate import Refused, limit_bytes
-from consilience.admission.message import check_first, check_message, limit_weights
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.members import Member, Study
-from consilience.agreement.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.data.sites import Data
-from consilience.engines import threads_for, using_threads
-from consilience.engines.exchange import Turn, alone, client_view
+from consilience.distributions.posterior import find_posterior
 from consilience.errors import InputError
-from consilience.formats.codec import kept_types_of, types_of
-from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.handover.admission import begins_alone, may_leave, message_hash, rules_of
-from consilience.handover.files import open_file
-from consilience.handover.masking import MaskBook, book_path, statistics_of
-from consilience.handover.summing import mask_reply, mask_table
-from consilience.handover.told import tell_rows
 from consilience.key import Stream
+from consilience.messages import Reply
 from consilience.method import Method
+from consilience.methods.claims import privacy_statement
+from consilience.metrics.choice import knob_of, log_scores
 from consilience.metrics.scores import scores
-from consilience.parties import Reply
-from consilience.posterior import find_posterior
+from consilience.privacy.disclosure.rows import holds_rows
+from consilience.privacy.disclosure.rules import SMALLEST_CELL, by_rule
 from consilience.privacy.entropy import secret_draws
-from consilience.privacy.rows import holds_rows
-from consilience.privacy.rules import SMALLEST_CELL, by_rule
-from consilience.promises import privacy_statement
-from consilience.scoring.choice import knob_of, log_scores
+from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines.exchange import Turn, alone, client_view
+from consilience.serialisation.codec import kept_types_of, types_of
+from consilience.serialisation.envelope import Header, open_envelope, seal
+from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
+from consilience.study.files import open_file
+from consilience.study.masking import MaskBook, book_path, statistics_of
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.members import Member, Study
+from consilience.study.protocol.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
+from consilience.study.summing import mask_reply, mask_table
+from consilience.study.told import tell_rows
+from consilience.study.validation.gate import Refused, limit_bytes
+from consilience.study.validation.message import check_first, check_message, limit_weights
 from consilience.tree import Tree
 
 SENT = "sent in round "  # of a memory's entries that hold a reply

@@ -12,19 +12,14 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Inspection
-from consilience.agreement.members import Member, Study
 from consilience.data.cells import Cells
 from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
-from consilience.formats.codec import kept_types_of
-from consilience.formats.envelope import Header, seal
-from consilience.handover.files import open_file
-from consilience.parties import Reply
-from consilience.privacy.budget import (
+from consilience.messages import Reply
+from consilience.methods.claims import privacy_statement, steps_of_round
+from consilience.privacy.dp.budget import (
     EVERYBODY,
     ROWS,
     UNBOUNDED,
@@ -38,7 +33,12 @@ from consilience.privacy.budget import (
     today,
     write_budget,
 )
-from consilience.promises import privacy_statement, steps_of_round
+from consilience.serialisation.codec import kept_types_of
+from consilience.serialisation.envelope import Header, seal
+from consilience.study.files import open_file
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Inspection
+from consilience.study.protocol.members import Member, Study
 
 
 def secret_of(key: Ed25519PrivateKey) -> bytes:

@@ -9,22 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.admission.gate import Rules, refuse_errors
-from consilience.admission.plausible import known_at
-from consilience.admission.steps import COARSEST
-from consilience.agreement.members import Study
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Envelope
-from consilience.handover.admission import admit, rules_of
-from consilience.handover.files import from_sites
-from consilience.handover.masked_round import read_told, sort_files
-from consilience.handover.masking import statistics_of
-from consilience.handover.summing import add_tables
 from consilience.method import Knob
-from consilience.scoring.choice import TEMPERATURES, score_at
+from consilience.metrics.choice import TEMPERATURES, score_at
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Envelope
 from consilience.study.account import Judgement
+from consilience.study.admission import admit, rules_of
+from consilience.study.files import from_sites
+from consilience.study.masked_round import read_told, sort_files
+from consilience.study.masking import statistics_of
 from consilience.study.model import Model
+from consilience.study.protocol.members import Study
+from consilience.study.summing import add_tables
+from consilience.study.validation.gate import Rules, refuse_errors
+from consilience.study.validation.plausible import known_at
+from consilience.study.validation.steps import COARSEST
 
 
 class Statistics(NamedTuple):

@@ -8,20 +8,20 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consilience.admission.gate import refuse_errors
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column as Agreed
-from consilience.agreement.columns import Inspection
-from consilience.agreement.members import Member, Study
+from consilience.biostatistics.summary import WITHHELD, Summary, nothing, summarise
+from consilience.biostatistics.table_one import TableOne, combine
+from consilience.biostatistics.variables import Column, Variable
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Header, seal
-from consilience.handover.admission import admit, rules_of
-from consilience.handover.files import from_sites
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Header, seal
+from consilience.study.admission import admit, rules_of
+from consilience.study.files import from_sites
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column as Agreed
+from consilience.study.protocol.columns import Inspection
+from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import is_promised
-from consilience.summaries.summary import WITHHELD, Summary, nothing, summarise
-from consilience.summaries.table import TableOne, combine
-from consilience.summaries.variables import Column, Variable
+from consilience.study.validation.gate import refuse_errors
 
 
 def agreed_variables(agreement: Agreement) -> list[Variable]:

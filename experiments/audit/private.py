@@ -25,9 +25,9 @@ import consilience as co
 from consilience.data.sites import Data
 from consilience.inference import DPSGD
 from consilience.key import Key
-from consilience.privacy.audit import Bound, bound, flip
-from consilience.privacy.subsampled import noise_for
-from consilience.scoring.audit import audit_method, fit_coins
+from consilience.privacy.audit.one_run import Bound, bound, flip
+from consilience.privacy.dp.subsampled import noise_for
+from consilience.runs.audit import audit_method, fit_coins
 
 RESULTS = Path(__file__).parent / "results" / "private.json"
 EPSILONS = (1.0, 3.0, 8.0, math.inf)

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets, tree
+from consilience import tree
+from consilience.data import datasets
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point
+from consilience.glm.sums import Sums
 from consilience.inference.coreset import BPCfKL
 from consilience.key import Key
-from consilience.parties import Client, Server
-from consilience.pooling.sums import Sums
-from consilience.posterior import Point
+from consilience.messages import Client, Server
 
 RESULTS = Path(__file__).parent / "results" / "reconstruct.json"
 DRAWS = range(5)

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import torch
 
 import consilience as co
-from consilience import datasets
+from consilience.data import datasets
 from consilience.data.sites import Data, concatenate
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
-from consilience.privacy.canaries import corners, wrong_outcomes
-from consilience.scoring.audit import audit_method
+from consilience.privacy.audit.canaries import corners, wrong_outcomes
+from consilience.runs.audit import audit_method
 from consilience.task import Task
 
 RESULTS = Path(__file__).parent / "results"

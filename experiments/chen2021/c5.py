@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:resnet20",)

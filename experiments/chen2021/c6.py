@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 import consilience as co
 from consilience import tree
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.benchmark.reproduce import Experiment, Values
 from consilience.data import Data
+from consilience.distributions.posterior import Point, Posterior, Samples
+from consilience.distributions.prior import Flat
 from consilience.metrics.scores import scores
-from consilience.posterior import Point, Posterior, Samples
-from consilience.prior import Flat
 from consilience.runs.result import Result
 
 SETTINGS = {
@@ -43,26 +43,26 @@ def train(column: str, seed: int, scale: str) -> Result:
     )
     task = co.classification(co.models.mlp(2, 3, hidden=(width,)), prior=Flat())
     inner = co.FedAvg(co.SGD(rate=rate, momentum=0.9, epochs=2, batch=20))
-    ensemble = co.pooling.Ensemble(co.pooling.DirichletModels(ALPHA), DRAWS, average=False, clients=False)
+    ensemble = co.aggregation.Ensemble(co.aggregation.DirichletModels(ALPHA), DRAWS, average=False, clients=False)
     method = co.FedBE(inner, ensemble, distil=None)
     return co.run(method, task, sites, rounds=ROUNDS[scale], seed=seed, scored=False)
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     result = train(column, seed, scale)
-    points, shares = [r.payload for r in result.replies], co.parties.weights(result.replies)
+    points, shares = [r.payload for r in result.replies], co.messages.weights(result.replies)
     test, key = result.sites.all_test, result.server.key
 
     def score_model(posterior: Posterior) -> dict[str, float | None]:
         metrics = scores(result.task.predictive(posterior)(test.x), test.y)
         return {k: 100 * metrics[k] if k == "accuracy" else metrics[k] for k in SHOWN}
 
-    models = co.pooling.DirichletModels(ALPHA)
-    union = co.pooling.Ensemble(models, DRAWS)(points, shares, result.state.posterior, key)
+    models = co.aggregation.DirichletModels(ALPHA)
+    union = co.aggregation.Ensemble(models, DRAWS)(points, shares, result.state.posterior, key)
     values: Values = {
         "FedAvg": score_model(result.state.posterior),
         "Ensemble, Dirichlet": score_model(result.state.posteriors[0]),
-        "Ensemble, Gaussian": score_model(co.pooling.GaussianModels()(points, shares, key, DRAWS)),
+        "Ensemble, Gaussian": score_model(co.aggregation.GaussianModels()(points, shares, key, DRAWS)),
         "Ensemble, Dirichlet + average + clients": score_model(union),
         "Ensemble, clients": score_model(Samples(tree.stack([p.params for p in points]))),
         "One client, mean": _mean([score_model(p) for p in points]),
@@ -111,10 +111,10 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
 
 def _triangle(axes: Axes, figure: Figure, result: Result, points: list[Point], steps: int = 40) -> None:
     grid = torch.tensor([(a, b, steps - a - b) for a in range(steps + 1) for b in range(steps + 1 - a)]) / steps
-    test, sizes = result.sites.all_test, co.parties.weights(result.replies)
+    test, sizes = result.sites.all_test, co.messages.weights(result.replies)
 
     def accuracy(gamma: torch.Tensor) -> float:
-        p = result.task.predictive(co.pooling.average(points, gamma.double() * sizes))(test.x)
+        p = result.task.predictive(co.aggregation.average(points, gamma.double() * sizes))(test.x)
         return 100 * scores(p, test.y)["accuracy"]
 
     metrics, places = np.array([accuracy(g) for g in grid]), grid.numpy() @ CORNERS

@@ -12,9 +12,9 @@ import dataclasses
 from typing import Any
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.distributions.prior import Flat
 from consilience.inference import SWA
-from consilience.prior import Flat
 
 SETTING = module("chen2021/setting")
 UNIONS = module("chen2021/table3").UNIONS
@@ -24,14 +24,14 @@ SCALES = {
     "evening": Scale(10_000, 5_000, 4_000, {"mlp": 10}, 5, 5, (0.0,), (10, 128)),
     "smoke": Scale(120, 20, 40, {"mlp": 2}, 1, 1, (0.0,), (1, 10)),
 }
-DEFAULT = co.pooling.Ensemble()
+DEFAULT = co.aggregation.Ensemble()
 
 
-def student(optimiser: type[Any], epochs: int, batch: int) -> co.pooling.Distil:
+def student(optimiser: type[Any], epochs: int, batch: int) -> co.aggregation.Distil:
     """The paper's SWA, or SGD at the rate SWA begins with."""
     if optimiser is SWA:
-        return co.pooling.Distil(SWA(epochs=epochs, batch=batch), wide=False)
-    return co.pooling.Distil(co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch), wide=False)
+        return co.aggregation.Distil(SWA(epochs=epochs, batch=batch), wide=False)
+    return co.aggregation.Distil(co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch), wide=False)
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
@@ -45,7 +45,11 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     values: Values = {"FedAvg": SETTING.score_result(trained, sites)}
 
     def add(
-        row: str, ensemble: co.pooling.Ensemble, distil: co.pooling.Distil | None, share: float = 1.0, **more: Any
+        row: str,
+        ensemble: co.aggregation.Ensemble,
+        distil: co.aggregation.Distil | None,
+        share: float = 1.0,
+        **more: Any,
     ) -> None:
         inputs = sites.inputs[: round(share * len(sites.inputs))]
         given = dataclasses.replace(trained, server=trained.server._replace(inputs=inputs))
@@ -54,14 +58,14 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 
     usual = student(SWA, epochs, batch)
     for name, (samples, average, clients) in UNIONS.items():  # Table 3
-        union = co.pooling.Ensemble(samples=samples, average=average, clients=clients)
+        union = co.aggregation.Ensemble(samples=samples, average=average, clients=clients)
         add(f"Table 3, {name}, ensemble", union, None)
         add(f"Table 3, {name}", union, usual)
     add("Table 3, S + A + C, not sharpened", DEFAULT, usual, sharpen=1.0)
     for alpha in (0.1, 0.5, 1.0, 2.0):
-        add(f"Table 7, α = {alpha:g}", co.pooling.Ensemble(co.pooling.DirichletModels(alpha)), usual)
+        add(f"Table 7, α = {alpha:g}", co.aggregation.Ensemble(co.aggregation.DirichletModels(alpha)), usual)
     for samples in (0, 5, 20, 50):
-        add(f"Figure 2, {samples} drawn", co.pooling.Ensemble(samples=samples), usual)
+        add(f"Figure 2, {samples} drawn", co.aggregation.Ensemble(samples=samples), usual)
     for share in (0.1, 0.3, 0.5):
         add(f"Figure 5, {share:.0%} of the inputs", DEFAULT, usual, share)
     for times in (1, 2, 4):

@@ -16,21 +16,20 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
-from consilience.data import Data
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data import Data, datasets
+from consilience.data.splits.split import Split
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import temperature, tempered
+from consilience.distributions.prior import Flat
 from consilience.inference import SWA, stepwise
+from consilience.inference.augmentation import CropAndFlip
 from consilience.key import Key
 from consilience.method import State, is_personal
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.resnet import resnet
-from consilience.predictive import temperature, tempered
-from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.split import Split
-from consilience.splits.text import parse
-from consilience.training.augmentation import CropAndFlip
 
 NETWORKS = ("convnet", "resnet20", "resnet32", "resnet44", "resnet56")
 LABELS = 30  # labelled rows at the server, for temperatures alone
@@ -102,16 +101,16 @@ class Job:
         return dataclasses.replace(self.training, epochs=epochs, decay=co.inference.constant)
 
     @property
-    def swa(self) -> co.pooling.Distil:
+    def swa(self) -> co.aggregation.Distil:
         """1e-3 → 4e-4 in every 25 steps after the 250th."""
         epochs, batch = self.size.distil
-        return co.pooling.Distil(SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
+        return co.aggregation.Distil(SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
 
     @property
-    def sgd(self) -> co.pooling.Distil:
+    def sgd(self) -> co.aggregation.Distil:
         epochs, batch = self.size.distil
         step = co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch, augment=CropAndFlip(2))
-        return co.pooling.Distil(step, wide=False)
+        return co.aggregation.Distil(step, wide=False)
 
     def task(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> co.Task:
         features, classes = self.sites.features, self.sites.classes
@@ -124,9 +123,9 @@ class Job:
         return co.classification(network, prior=Flat())
 
     def fedbe(
-        self, inner: co.Method | None = None, ensemble: co.pooling.Ensemble | None = None, **changes: Any
+        self, inner: co.Method | None = None, ensemble: co.aggregation.Ensemble | None = None, **changes: Any
     ) -> co.FedBE:
-        made = co.FedBE(inner or co.FedAvg(self.training), ensemble or co.pooling.Ensemble(), distil=self.swa)
+        made = co.FedBE(inner or co.FedAvg(self.training), ensemble or co.aggregation.Ensemble(), distil=self.swa)
         return dataclasses.replace(made, **changes)
 
     def run(self, method: co.Method, rounds: int | None = None, task: co.Task | None = None, **how: Any) -> Result:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.distributions.prior import Flat
 from consilience.inference import SWA, stepwise
-from consilience.prior import Flat
 
 SETTING = module("chen2021/setting")
 Scale = SETTING.Scale
@@ -32,10 +32,10 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     steps = co.SGD(rate=0.01, momentum=0.9, epochs=size.epochs, batch=40, decay=stepwise)
     fedavg = co.FedAvg(steps)
     epochs, batch = size.distil
-    distil = co.pooling.Distil(SWA(epochs=epochs, batch=batch), wide=False)
+    distil = co.aggregation.Distil(SWA(epochs=epochs, batch=batch), wide=False)
     rows: dict[str, co.Method] = {"FedAvg": fedavg}
     for sharpen, deviation in TEACHERS:
-        ensemble = co.pooling.Ensemble(co.pooling.GaussianModels(deviation))
+        ensemble = co.aggregation.Ensemble(co.aggregation.GaussianModels(deviation))
         made = co.FedBE(fedavg, ensemble, distil=distil)
         rows[f"FedBE, sharpen {sharpen:g}, {deviation:g} σ"] = dataclasses.replace(made, sharpen=sharpen)
     values: Values = SETTING.score_rows(rows, task, sites, size.rounds[network], seed)

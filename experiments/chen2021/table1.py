@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 from consilience.methods.ensembles import one_ensemble, v_distillation
 
 SETTING = module("chen2021/setting")

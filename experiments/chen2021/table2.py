@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 SETTING = module("chen2021/setting")
 COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in SETTING.NETWORKS)

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
+from consilience.distributions.posterior import Point, Posterior
+from consilience.distributions.predictive import Categorical, Predictive
 from consilience.key import Key
-from consilience.posterior import Point, Posterior
-from consilience.predictive import Categorical, Predictive
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
@@ -25,7 +25,7 @@ UNIONS = {  # samples, average, clients
 
 
 @dataclass(frozen=True)
-class Supervised(co.pooling.Distil):
+class Supervised(co.aggregation.Distil):
     """Distillation whose targets are the inputs' true labels, whatever the teacher says."""
 
     labels: tuple[int, ...] = ()
@@ -41,16 +41,18 @@ class Supervised(co.pooling.Distil):
     ) -> Point:
         assert inputs is not None
         truth = Categorical(one_hot(torch.tensor(self.labels), self.classes).to(inputs).log())
-        return co.pooling.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
+        return co.aggregation.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
 
 
 def with_labels(job: Any) -> co.FedBE:
     distil = Supervised(job.swa.inference, wide=False, labels=tuple(job.truth.y.tolist()), classes=job.sites.classes)
-    return job.fedbe(ensemble=co.pooling.Ensemble(samples=0, average=True, clients=False), distil=distil)
+    return job.fedbe(ensemble=co.aggregation.Ensemble(samples=0, average=True, clients=False), distil=distil)
 
 
 def union(name: str, members: tuple[int, bool, bool]) -> Callable[[Any], Any]:
-    return SETTING.one(name, lambda job: job.fedbe(ensemble=co.pooling.Ensemble(co.pooling.GaussianModels(), *members)))
+    return SETTING.one(
+        name, lambda job: job.fedbe(ensemble=co.aggregation.Ensemble(co.aggregation.GaussianModels(), *members))
+    )
 
 
 PAPER = """

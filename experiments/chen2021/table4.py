@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
+from consilience.data import datasets
 from consilience.data.inputs import inputs_from
 from consilience.runs.result import Result
 

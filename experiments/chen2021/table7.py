@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
@@ -14,7 +14,7 @@ COLUMNS = ("step:convnet", "step:resnet20")
 
 def with_alpha(alpha: float) -> Callable[[Any], Any]:
     return SETTING.one(
-        f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.pooling.Ensemble(co.pooling.DirichletModels(alpha)))
+        f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.aggregation.Ensemble(co.aggregation.DirichletModels(alpha)))
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 from consilience.runs.result import Result
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet",)
-OWN, BAYES = co.pooling.Ensemble(samples=0, average=False, clients=True), co.pooling.Ensemble()
+OWN, BAYES = co.aggregation.Ensemble(samples=0, average=False, clients=True), co.aggregation.Ensemble()
 
 
 def combine(job: Any) -> dict[str, Result]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step100:convnet", "step100:resnet20", "step100:resnet32")

@@ -7,9 +7,9 @@ paper has it.
 from __future__ import annotations
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.distributions.prior import Flat
 from consilience.inference import SWA, stepwise
-from consilience.prior import Flat
 
 SETTING = module("chen2021/setting")
 SCALES = module("chen2021/sharpening").SCALES
@@ -22,7 +22,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     task = co.classification(co.models.mlp(sites.features, sites.classes), prior=Flat())
     steps = co.SGD(rate=0.01, momentum=0.9, epochs=size.epochs, batch=40, decay=stepwise, fewest=1)
     epochs, batch = size.distil
-    distil = co.pooling.Distil(SWA(epochs=epochs, batch=batch), wide=False)
+    distil = co.aggregation.Distil(SWA(epochs=epochs, batch=batch), wide=False)
     inner = {"FedAvg": co.FedAvg(steps), "FedProx": co.FedProx(steps)}
     rows: dict[str, co.Method] = {**inner, "FedBE": co.FedBE(inner["FedAvg"], distil=distil)}
     rows["FedBE + FedProx"] = co.FedBE(inner["FedProx"], distil=distil)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from consilience.comparison.trials import Trials, collect_trials, markdown_table, replace_between
+from consilience.benchmark.trials import Trials, collect_trials, markdown_table, replace_between
 from consilience.metrics.paired import difference
 
 HERE = Path(__file__).parent

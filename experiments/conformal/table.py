@@ -28,22 +28,22 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets, tree
-from consilience.comparison.reproduce import Experiment, Values, run_plan
-from consilience.data import Dataset
+from consilience import tree
+from consilience.benchmark.reproduce import Experiment, Values, run_plan
+from consilience.data import Dataset, datasets
 from consilience.data.sites import concatenate
-from consilience.guarantees.scores import PREDICTION, Score, class_scores, draws
-from consilience.guarantees.sets import Guarantee
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import Categorical
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
 from consilience.models.maps import features
-from consilience.predictive import Categorical
-from consilience.privacy.accountant import sigma_of
+from consilience.prediction_sets.scores import PREDICTION, Score, class_scores, draws
+from consilience.prediction_sets.sets import Guarantee
+from consilience.privacy.dp.accountant import sigma_of
 from consilience.runs.conformal import assess, models_of
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Result
-from consilience.splits.text import parse
 
 LEVEL = 0.9
 EQUAL = (0.9, 0.95, 0.98)  # coverage of test rows at which sizes are compared

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from consilience.comparison.reproduce import Experiment, load, module
+from consilience.benchmark.reproduce import Experiment, load, module
 
 TABLE1 = load("dhondt2024/table1")
 mean_of = module("dhondt2024/table1").mean_of

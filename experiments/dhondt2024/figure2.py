@@ -20,15 +20,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values
-from consilience.datasets.synthetic import INTERVALS, sine_truth
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data.datasets.synthetic import INTERVALS, sine_truth
+from consilience.distributions.penalties import decay
+from consilience.distributions.predictive import Normal
+from consilience.distributions.prior import Flat, Isotropic
 from consilience.inference import BPCfKL, Distillation
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_swish
-from consilience.predictive import Normal
-from consilience.prior import Flat, Isotropic
 from consilience.runs.result import Result
-from consilience.tilt import decay
 
 NOISE = 0.3**2
 REGULARISATION = 0.01  # Table 2

@@ -20,11 +20,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.distributions.predictive import Categorical
 from consilience.inference import BPCfKL, Distillation
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_groupnorm
-from consilience.predictive import Categorical
 from consilience.runs.result import Result
 
 FIGURE2 = module("dhondt2024/figure2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.comparison.reproduce import Experiment, load, module
+from consilience.benchmark.reproduce import Experiment, load, module
 
 FIGURE2 = load("dhondt2024/figure2")
 draw = module("dhondt2024/figure2").draw

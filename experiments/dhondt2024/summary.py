@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from consilience.comparison.reproduce import collect, load
+from consilience.benchmark.reproduce import collect, load
 
 HERE = Path("experiments/dhondt2024")
 STORED = {  # what is stored, at which scales; the first is that of the page's table

@@ -27,24 +27,22 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values, module
-from consilience.data import Data
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data import Data, datasets
 from consilience.data.dataset import Dataset
-from consilience.inference import BPCfKL, constant
+from consilience.distributions.penalties import decay
+from consilience.distributions.posterior import Point, Posterior, Samples
+from consilience.distributions.prior import Flat, Isotropic
+from consilience.inference import AdamSteps, BPCfKL, Descent, constant
+from consilience.inference.chain import keep_after_burn_in, sample
+from consilience.inference.kernels import Optimise
 from consilience.key import Key
+from consilience.messages import Client
 from consilience.method import is_personal
 from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach, curve
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, Samples
-from consilience.prior import Flat, Isotropic
 from consilience.runs.result import Result
-from consilience.tilt import decay
-from consilience.training import AdamSteps, Descent
-from consilience.training.chain import keep_after_burn_in, sample
-from consilience.training.kernels import Optimise
 
 ALL_ROWS = 10_000  # more than a writer has
 DECAY = "decay 0.01"

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
 from consilience.metrics.scores import scores
 
 table1 = module("dhondt2024/table1")

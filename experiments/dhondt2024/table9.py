@@ -8,7 +8,7 @@ as weight decay on the mean loss, begin pseudo-rows at rows of the writer's own,
 
 from __future__ import annotations
 
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
 
 table8 = module("dhondt2024/table8")
 PRINTED = {30: (1.822, 0.132), 50: (1.385, 0.006), 100: (1.210, 0.029), 200: (1.152, 0.073), 300: (1.01, 0.002)}

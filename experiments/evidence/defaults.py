@@ -7,14 +7,14 @@ pooled over the sites, and test rows are never touched. Seeds start at 100, so t
 from __future__ import annotations
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
-from consilience.comparison.search import on_validation
+from consilience.aggregation.evidence import class_log_probs, class_scores, strengths
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.benchmark.search import on_validation
+from consilience.data import datasets
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import Categorical
 from consilience.inference import Inference
 from consilience.metrics.scores import scores
-from consilience.pooling.evidence import class_log_probs, class_scores, strengths
-from consilience.predictive import Categorical
-from consilience.splits.text import parse
 from consilience.task import smooth
 
 BUDGET = {"digits": (50, 50), "heart_disease": (50, 20)}  # epochs, batch; 15 and 100 for the others

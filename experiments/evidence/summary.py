@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from consilience.comparison.reproduce import load
+from consilience.benchmark.reproduce import load
 from consilience.metrics.paired import Difference, difference
 
 PAGE, BEGIN, END = Path("docs/evidence.md"), "<!-- tables: summary.py -->", "<!-- end of the tables -->"

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.aggregation.evidence import class_log_probs, fit, solver, strengths
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data import datasets
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
 from consilience.inference import Inference
 from consilience.key import Key
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.remembered import remember_values
-from consilience.pooling.evidence import class_log_probs, fit, solver, strengths
-from consilience.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
 from consilience.runs.result import Result
-from consilience.splits.text import parse
 from consilience.task import label_counts, smooth
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
@@ -70,7 +70,7 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
     task = co.classification(model(size.network, sites.features, sites.classes))
     epochs, batch = size.epochs, size.batch
     sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)
-    distil = co.pooling.Distil(co.Adam(epochs=size.distilled, batch=100))
+    distil = co.aggregation.Distil(co.Adam(epochs=size.distilled, batch=100))
     tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)
 
     def execute(method: co.Method, rounds: int | None = None) -> Result:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import consilience as co
-from consilience import datasets
-from consilience.data import map_sites
+from consilience.data import datasets, map_sites
+from consilience.distributions.prior import Isotropic
 from consilience.metrics.paired import difference
 from consilience.metrics.scores import scores
 from consilience.models import features
-from consilience.prior import Isotropic
 
 
 class Column(NamedTuple):

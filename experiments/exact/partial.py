@@ -19,14 +19,14 @@ import torch
 from table import split_features
 from torch import Tensor
 
-from consilience.linear.hierarchy import deviations, newcomer, pool, site_posterior
+from consilience.distributions.posterior import Natural
+from consilience.distributions.predictive import Categorical, Distribution
+from consilience.glm.fitting import fit
+from consilience.glm.heads import PROBIT, OneHot
+from consilience.glm.hierarchy import deviations, newcomer, pool, site_posterior
+from consilience.glm.sums import Sums, add, moments, square_matrix, summarise
 from consilience.metrics.paired import difference
 from consilience.metrics.scores import scores
-from consilience.pooling.fitting import fit
-from consilience.pooling.heads import PROBIT, OneHot
-from consilience.pooling.sums import Sums, add, moments, square_matrix, summarise
-from consilience.posterior import Natural
-from consilience.predictive import Categorical, Distribution
 
 COLUMNS = (  # data, feature map, split, sites
     ("digits", "conv:256", "iid", 5),

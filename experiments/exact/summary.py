@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from consilience.comparison.trials import (
+from consilience.benchmark.trials import (
     Cell,
     Trials,
     collect_trials,

@@ -32,23 +32,23 @@ import torch
 from torch import Tensor, nn
 
 import consilience as co
-from consilience import datasets, tree
-from consilience.comparison.reproduce import Experiment, Values, run_plan
-from consilience.data import Data, Dataset
+from consilience import tree
+from consilience.benchmark.reproduce import Experiment, Values, run_plan
+from consilience.data import Data, Dataset, datasets
+from consilience.data.splits.text import parse
+from consilience.distributions.payload import nbytes
+from consilience.distributions.predictive import Categorical, Distribution, Normal, log_prob
+from consilience.glm.fitting import Head, fit
+from consilience.glm.heads import Dirichlet, Discriminant, OneHot, Ridge
+from consilience.glm.sums import Sums, add, compress, summarise, whole_gram
 from consilience.key import Key
+from consilience.messages import Client, Received, Server
 from consilience.methods.exact import WIRES, ExactPooling, ExactState, least_share
 from consilience.methods.exact_tuned import ExactTuned
 from consilience.metrics.scores import scores
 from consilience.models import cnn, mlp, model
 from consilience.models.maps import features, on_features
-from consilience.parties import Client, Received, Server
-from consilience.payload import nbytes
-from consilience.pooling.fitting import Head, fit
-from consilience.pooling.heads import Dirichlet, Discriminant, OneHot, Ridge
-from consilience.pooling.sums import Sums, add, compress, summarise, whole_gram
-from consilience.predictive import Categorical, Distribution, Normal, log_prob
 from consilience.runs.result import Result
-from consilience.splits.text import parse
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased", "crps", "rmse", "coverage95")
 ENGINE = co.Compute(threads=1)

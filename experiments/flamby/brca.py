@@ -11,12 +11,12 @@ from __future__ import annotations
 import statistics
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data import datasets
 from consilience.data.dataset import Dataset
+from consilience.distributions.prior import Isotropic
 from consilience.inference.newton import Newton
-from consilience.prior import Isotropic
-from consilience.scoring.evaluate import Scorer
+from consilience.metrics.evaluate import Scorer
 
 ALL, REGIONS = "all test rows", "mean of regions"
 LAPLACE = co.Laplace(mode=Newton(), dense=True)

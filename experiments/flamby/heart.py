@@ -17,18 +17,18 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data.datasets.columns import read_columns
 from consilience.data.sites import Data, Sites
-from consilience.datasets.columns import read_columns
 from consilience.disk.data_folder import find
+from consilience.distributions.posterior import Point, Posterior, centre
+from consilience.distributions.predictive import Categorical
+from consilience.distributions.prior import Flat, Isotropic, Prior
 from consilience.inference import Laplace, Newton
+from consilience.messages import Client
 from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior, centre
-from consilience.predictive import Categorical
-from consilience.prior import Flat, Isotropic, Prior
 from consilience.task import Task
 from consilience.tree import Params
 

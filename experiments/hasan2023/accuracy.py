@@ -16,21 +16,22 @@ from functools import partial
 from typing import NamedTuple
 
 import consilience as co
-from consilience import datasets, tree
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience import tree
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data import datasets
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Data
+from consilience.data.splits.labels import HeterogeneousHasan2023
+from consilience.distributions.posterior import samples_of
+from consilience.distributions.predictive import Distribution, temperature, tempered
+from consilience.distributions.prior import Flat
 from consilience.errors import Diverged
+from consilience.inference import Descent
 from consilience.methods.fedpa import delta
 from consilience.metrics.scores import scores
 from consilience.models import Factory
 from consilience.models.cnn import cnn_hasan
-from consilience.posterior import samples_of
-from consilience.predictive import Distribution, temperature, tempered
-from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.labels import HeterogeneousHasan2023
-from consilience.training import Descent
 
 TABLE2 = module("hasan2024/table2")  # the same authors' program
 DECAY, FRICTION, BATCH, CLIENTS = TABLE2.DECAY, TABLE2.FRICTION, TABLE2.BATCH, TABLE2.CLIENTS
@@ -154,7 +155,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         with suppress(Diverged):
             add(row, execute(method, rounds, where))
 
-    distil = co.pooling.Distil(co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.pooling.at_client)
+    distil = co.aggregation.Distil(
+        co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.aggregation.at_client
+    )
     local = execute(co.FedAvg(optimiser(*s["local"], epochs)))
     sampled = execute(co.Mixture(sampling(s["sampler"], epochs)))
     gaussian = sampled

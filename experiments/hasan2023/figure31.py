@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from consilience.comparison.reproduce import Experiment, load, module
+from consilience.benchmark.reproduce import Experiment, load, module
 
 ACCURACY = load("hasan2023/accuracy")
 FIGURES = module("hasan2024/figures")

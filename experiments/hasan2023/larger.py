@@ -7,7 +7,7 @@ column of CIFAR-10 is hours on one core, so that 2 000 rows and 10 epochs are th
 
 from __future__ import annotations
 
-from consilience.comparison.reproduce import Experiment, load
+from consilience.benchmark.reproduce import Experiment, load
 
 ACCURACY = load("hasan2023/accuracy")
 COLUMNS = tuple(f"{name}:{h}" for name in ("femnist", "cifar10", "cifar100") for h in (0.0, 0.3, 0.6, 0.9))

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
-from consilience.posterior import average, centre
-from consilience.prior import Flat
-from consilience.splits.labels import HeterogeneousHasan2023
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data.splits.labels import HeterogeneousHasan2023
+from consilience.distributions.posterior import average, centre
+from consilience.distributions.prior import Flat
 
 ACCURACY = module("hasan2023/accuracy")
 SHUFFLED = {"in order": False, "shuffled": True}

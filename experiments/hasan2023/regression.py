@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.comparison.reproduce import Experiment, load
+from consilience.benchmark.reproduce import Experiment, load
 
 NLL = load("hasan2024/table2")
 

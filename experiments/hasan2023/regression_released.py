@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from consilience.comparison.reproduce import load, module
+from consilience.benchmark.reproduce import load, module
 
 NLL = module("hasan2024/released")
 CHANCE = tuple(c for c in NLL.COLUMNS if NLL.BY_CHANCE in c)

@@ -18,16 +18,16 @@ from collections.abc import Sequence
 import torch
 
 import consilience as co
-from consilience import datasets, tree
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience import tree
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data import datasets
+from consilience.data.splits.labels import HeterogeneousHasan2023, iid
+from consilience.distributions.posterior import Point, average, samples_of
+from consilience.distributions.prior import Flat
 from consilience.errors import Diverged
-from consilience.inference import Inference
+from consilience.inference import Descent, Inference
 from consilience.key import Key
-from consilience.posterior import Point, average, samples_of
-from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.labels import HeterogeneousHasan2023, iid
-from consilience.training import Descent
 
 ACCURACY = module("hasan2023/accuracy")
 REGRESSION = module("hasan2024/released")
@@ -98,8 +98,8 @@ class Trial:
         network = ACCURACY.SETUPS[name].network(self.sites.features, self.sites.classes)
         self.task = co.classification(network, prior=Flat())
         self.decayed = self.task.tilted(co.task.decay(DECAY))
-        self.distil = co.pooling.Distil(
-            co.Adam(rate=1e-4, epochs=ACCURACY.DISTILLED.get(scale, 100), batch=BATCH), start=co.pooling.at_client
+        self.distil = co.aggregation.Distil(
+            co.Adam(rate=1e-4, epochs=ACCURACY.DISTILLED.get(scale, 100), batch=BATCH), start=co.aggregation.at_client
         )
         self.values: Values = {}
 
@@ -140,7 +140,7 @@ class Trial:
     def students(self, local: Result) -> None:
         """Rows whose clients train a point: FedBE and one-shot FL, whose students start at a client, and FedKT."""
         points: Sequence[Point] = [r.payload for r in local.replies]
-        ensemble = co.pooling.Ensemble(models=REGRESSION.VarianceForDeviation())
+        ensemble = co.aggregation.Ensemble(models=REGRESSION.VarianceForDeviation())
         centre = average(points, torch.ones(len(points)))
         members = ensemble(points, torch.ones(len(points)), centre, Key(self.seed).fold(7))
         teacher = self.task.predictive(members)
@@ -149,7 +149,7 @@ class Trial:
         self.score("FedBE", self.distil.predictive(self.task, student))
         self.add("Oneshot FL", local.pool(co.OneShotFL(distil=self.distil), scored=False))
         voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
-        fresh = dataclasses.replace(self.distil, start=co.pooling.at_random)
+        fresh = dataclasses.replace(self.distil, start=co.aggregation.at_random)
         self.add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=fresh), scored=False))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from consilience.comparison.reproduce import collect, load, module
+from consilience.benchmark.reproduce import collect, load, module
 from consilience.metrics.paired import difference
 
 PAGE, BEGIN = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->"

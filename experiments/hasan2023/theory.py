@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from consilience.comparison.reproduce import Experiment, Values
-from consilience.predictive import Normal, mixture, product
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.distributions.predictive import Normal, mixture, product
 
 OBSERVED, LENGTH, PRIOR = 0.2, 0.3, 1.2  # σ_o², the kernel's length, σ_p²
 AT = 0.5

@@ -16,7 +16,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from consilience.comparison.reproduce import Experiment, load
+from consilience.benchmark.reproduce import Experiment, load
 
 ACCURACY = load("hasan2023/accuracy")
 STORED = Path("experiments/hasan2023/results/accuracy.json")

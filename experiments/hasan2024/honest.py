@@ -8,11 +8,11 @@ once; the true posterior (T = 1) under N(0, 1); bounds; every row also with a va
 from __future__ import annotations
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data import datasets
+from consilience.data.splits.text import parse
 from consilience.inference import SWA
 from consilience.runs.result import Result
-from consilience.splits.text import parse
 
 EPOCHS = {"full": (60, 200, 100), "smoke": (10, 10, 1)}  # of clients, of the server alone, of distillation
 COLUMNS = ("air_quality", "bike", "wine", "real_estate", "forest_fire")
@@ -25,8 +25,8 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     epochs, alone, distilled = EPOCHS[scale]
     sampler = co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50)
     training = co.SGD(rate=0.02, epochs=epochs, batch=50)
-    distil = co.pooling.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
-    swa = co.pooling.Distil(SWA(epochs=max(1, 2 * distilled // 5), batch=20), wide=False)
+    distil = co.aggregation.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
+    swa = co.aggregation.Distil(SWA(epochs=max(1, 2 * distilled // 5), batch=20), wide=False)
     sampled = co.run(co.Mixture(sampler), task, sites, seed=seed)
     snapshots = co.run(
         co.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50, temperature=0.0)), task, sites, seed=seed
@@ -42,7 +42,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "FedAvg, 10 rounds": co.run(
             co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
         ),
-        "FedBE, 1 round": local.pool(co.FedBE(sharpen=1.0, distil=co.pooling.Distil(distil.inference, wide=False))),
+        "FedBE, 1 round": local.pool(co.FedBE(sharpen=1.0, distil=co.aggregation.Distil(distil.inference, wide=False))),
         "FedBE, 10 rounds": co.run(
             co.FedBE(co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), sharpen=1.0, distil=swa),
             task,
@@ -55,7 +55,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "Mixture": sampled,
         "Mixture, T = 0": snapshots,
         "Product": sampled.pool(co.BCM()),
-        "Product, robust": sampled.pool(co.BCM(powers=co.pooling.robust)),
+        "Product, robust": sampled.pool(co.BCM(powers=co.aggregation.robust)),
         "β-PredBayes": sampled.pool(co.BetaPredictiveBayes()),
         "D-β-PredBayes": sampled.pool(co.BetaPredictiveBayes(distil=distil)),
     }

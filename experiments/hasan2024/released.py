@@ -25,24 +25,23 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets, tree
-from consilience.comparison.reproduce import Experiment, Values, module
-from consilience.data import Data
-from consilience.inference import Inference
+from consilience import tree
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data import Data, datasets
+from consilience.data.splits.labels import iid, sorted_feature
+from consilience.data.splits.split import Rows, Split
+from consilience.data.splits.text import parse
+from consilience.distributions.posterior import Point, Posterior, Samples, average, centre, samples_of
+from consilience.distributions.predictive import Distribution, Normal
+from consilience.distributions.prior import Flat
+from consilience.inference import AdamSteps, Descent, Inference
+from consilience.inference.chain import chain
+from consilience.inference.kernels import At, Optimise
+from consilience.inference.schedules import constant, cosine
 from consilience.key import Key
+from consilience.messages import Client, Reply
 from consilience.methods.beta import descend_to_beta
-from consilience.parties import Client, Reply
-from consilience.posterior import Point, Posterior, Samples, average, centre, samples_of
-from consilience.predictive import Distribution, Normal
-from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.labels import iid, sorted_feature
-from consilience.splits.split import Rows, Split
-from consilience.splits.text import parse
-from consilience.training import AdamSteps, Descent
-from consilience.training.chain import chain
-from consilience.training.kernels import At, Optimise
-from consilience.training.schedules import constant, cosine
 from consilience.tree import Params, Tree
 
 TABLE2 = module("hasan2024/table2")
@@ -197,7 +196,7 @@ class Trial:
         self.network = co.models.mlp(self.sites.features)
         self.plain = self.task(0.5)  # MSE as a loss is a Gaussian of variance ½
         self.many, self.one = self.task(2.0), self.task(1.0)  # how an ensemble predicts, and how a single model does
-        self.distil = co.pooling.Distil(
+        self.distil = co.aggregation.Distil(
             co.Adam(rate=self.settings["distil"], epochs=self.distilled, batch=BATCH), reverse=True
         )
         self.values: Values = {}
@@ -245,7 +244,7 @@ class Trial:
         points = [r.payload for r in local.replies]
         equal = torch.ones(len(points))
         mean = average(points, equal)
-        ensemble = co.pooling.Ensemble(models=VarianceForDeviation())
+        ensemble = co.aggregation.Ensemble(models=VarianceForDeviation())
         ensembles = {
             "OneshotFL": Samples(tree.stack([point.params for point in points])),
             "FedBE": ensemble(points, equal, mean, Key(self.seed).fold(7)),

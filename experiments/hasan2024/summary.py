@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from consilience.comparison.reproduce import collect, load, module
+from consilience.benchmark.reproduce import collect, load, module
 
 PAGE, BEGIN = Path("experiments/hasan2024/README.md"), "<!-- released: summary.py -->"
 RESULTS = Path("experiments/hasan2024/results/released.json")

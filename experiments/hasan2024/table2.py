@@ -20,15 +20,13 @@ from collections.abc import Callable
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
-from consilience.data import Data
-from consilience.inference import Inference
-from consilience.predictive import Normal, geometric, maximise
-from consilience.prior import Flat
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data import Data, datasets
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import Normal, geometric, maximise
+from consilience.distributions.prior import Flat
+from consilience.inference import AdamSteps, Descent, Inference
 from consilience.runs.result import Result
-from consilience.splits.text import parse
-from consilience.training import AdamSteps, Descent
 
 # Thesis Table B.4 = Table 6 of the paper, column by column.
 SETTINGS = {
@@ -146,7 +144,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         except co.Diverged:  # the papers leave such cells out too
             return dict.fromkeys(("nll_sum", "mse_sum", "nll", "mse", "released"))
 
-    distil = co.pooling.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
+    distil = co.aggregation.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
     sampled = execute(co.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
     local = execute(co.FedAvg(optimiser("Adam", s["local"], epochs)))
     per_round = sampler(s, n, n / CLIENTS, epochs // rounds, s["multi_rate"])

@@ -21,11 +21,11 @@ from torch import Tensor
 
 import consilience as co
 from consilience.data.sites import Data, Sites
+from consilience.distributions.prior import Isotropic
 from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.metrics.paired import difference as paired
 from consilience.metrics.scores import scores
-from consilience.prior import Isotropic
 
 PLACES = (*HOSPITALS, "all")
 SHOWN = ("nll", "brier", "auroc", "calibration_slope")

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from consilience.distributions.predictive import Categorical
 from consilience.metrics.scores import scores
-from consilience.predictive import Categorical
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 REFERENCE = "Product of Laplace, linear"

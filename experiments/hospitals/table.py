@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience.agreement.columns import inspect, labelled_rows
-from consilience.agreement.toml import read_columns
 from consilience.data.sites import Data, Sites
+from consilience.distributions.predictive import tempered
+from consilience.distributions.prior import Isotropic
 from consilience.inference import Newton
 from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
-from consilience.predictive import tempered
-from consilience.prior import Isotropic
-from consilience.scoring.choice import choose_value, knob_of, log_scores
+from consilience.metrics.choice import choose_value, knob_of, log_scores
+from consilience.study.protocol.columns import inspect, labelled_rows
+from consilience.study.protocol.toml import read_columns
 
 HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from consilience.parties import Received, payloads, weights
-from consilience.pooling.layers import damp_factors
-from consilience.posterior import Point, average
-from consilience.training.layers import from_matrix, matrix_of
+from consilience.aggregation.layers import damp_factors
+from consilience.distributions.posterior import Point, average
+from consilience.inference.layers import from_matrix, matrix_of
+from consilience.messages import Received, payloads, weights
 
 STEPS = 10_000
 KRYLOV = 200  # directions that stand for the steps: more change nothing

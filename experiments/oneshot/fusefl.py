@@ -10,7 +10,7 @@ A column is data/α.
 from __future__ import annotations
 
 import consilience as co
-from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.benchmark.reproduce import Experiment, Values, module
 from consilience.inference import SGD, cosine
 
 CLIENTS = 5

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values, run_plan
+from consilience.aggregation.evidence import class_log_probs, class_scores, strengths
+from consilience.benchmark.reproduce import Experiment, Values, run_plan
+from consilience.data import datasets
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import Categorical, Predictive
 from consilience.inference import SGD, SWAG, CyclicalSGHMC, Laplace
 from consilience.methods.fedov import FedOV, open_set
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.maps import features, on_features, usual_features
-from consilience.pooling.evidence import class_log_probs, class_scores, strengths
-from consilience.predictive import Categorical, Predictive
-from consilience.splits.text import parse
 from consilience.task import label_counts, smooth
 
 EPOCHS = {"digits": 50, "mnist": 15, "fashion_mnist": 15}

@@ -21,24 +21,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values, module
-from consilience.inference import Inference, constant
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data import datasets
+from consilience.data.splits.split import Rows, Split, follow_class, labels_of
+from consilience.distributions.posterior import Point, Posterior
+from consilience.distributions.prior import Flat
+from consilience.inference import Descent, Inference, constant
+from consilience.inference.chain import sample
+from consilience.inference.fast.shared import share_training
+from consilience.inference.kernels import Optimise
 from consilience.key import Key
+from consilience.messages import Client
 from consilience.method import Method, State
 from consilience.methods.fedlpa import FedLPA
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn, image
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior
-from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.split import Rows, Split, follow_class, labels_of
 from consilience.task import decay
-from consilience.training import Descent
-from consilience.training.chain import sample
-from consilience.training.kernels import Optimise
-from consilience.training.shared import share_training
 
 CLIENTS, FEWEST = 10, 10
 STOPS = {  # passes after which weights are taken

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from consilience.comparison.reproduce import module
-from consilience.comparison.trials import (
+from consilience.benchmark.reproduce import module
+from consilience.benchmark.trials import (
     Cell,
     Trials,
     collect_trials,

@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values, run_plan
+from consilience.benchmark.reproduce import Experiment, Values, run_plan
+from consilience.data import datasets
 from consilience.data.sites import Data
+from consilience.data.splits.text import parse
+from consilience.distributions.predictive import Categorical, temperature, tempered
+from consilience.glm.fitting import LEAST
+from consilience.glm.heads import Discriminant, OneHot
 from consilience.inference import SGD, Adam, CyclicalSGHMC, Inference, Laplace, MeanField, Sampler
+from consilience.inference.fast.shared import SharedTraining, share_training
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.maps import features, on_features, usual_features
 from consilience.models.remembered import remember_values
-from consilience.pooling.fitting import LEAST
-from consilience.pooling.heads import Discriminant, OneHot
-from consilience.predictive import Categorical, temperature, tempered
-from consilience.splits.text import parse
-from consilience.training.shared import SharedTraining, share_training
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 SMALL = ("ccvr", "fens", "exact_tuned", "evidence_tuned")  # one round of training, then small messages
@@ -69,7 +69,7 @@ def rows_of(size: Size) -> dict[str, Method]:
         rows[name] = with_passes(kind(), size)
         if getattr(rows[name], "distil", None) is not None and name not in BY_STUDENT:
             rows[name] = dataclasses.replace(rows[name], distil=None)  # the ensemble; its student is a row of its own
-    student = co.pooling.Distil(Adam(epochs=size.distilled, batch=100))
+    student = co.aggregation.Distil(Adam(epochs=size.distilled, batch=100))
     for name in ("oneshot", "evidence", "mixture"):
         rows[f"{name}, student"] = dataclasses.replace(rows[name], distil=student)
     for name in BY_STUDENT:

@@ -14,27 +14,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
-from consilience.data import Data
+from consilience.benchmark.reproduce import Experiment, Values
+from consilience.data import Data, datasets
+from consilience.data.splits.text import parse
+from consilience.distributions.posterior import Gaussian
+from consilience.distributions.predictive import Categorical, Distribution, temperature, tempered
+from consilience.distributions.prior import Flat, Isotropic
+from consilience.inference import Descent
 from consilience.method import is_personal
 from consilience.metrics.calibration import ece, ece_debiased
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn_ozer
-from consilience.posterior import Gaussian
-from consilience.predictive import Categorical, Distribution, temperature, tempered
-from consilience.prior import Flat, Isotropic
 from consilience.runs.result import Result
-from consilience.splits.text import parse
-from consilience.training import Descent
 
 PAPER = json.loads((Path(__file__).parent / "paper.json").read_text())
 RULES = {
-    "EAA": co.pooling.eaa,
-    "GAA": co.pooling.gaa,
-    "AALV": co.pooling.aalv,
-    "PPA": co.pooling.ppa,
-    "CF": co.pooling.cf,
+    "EAA": co.aggregation.eaa,
+    "GAA": co.aggregation.gaa,
+    "AALV": co.aggregation.aalv,
+    "PPA": co.aggregation.ppa,
+    "CF": co.aggregation.cf,
 }
 BATCH, LABELS, BINS, DRAWS, ACTIVE = 64, 100, 100, 10, 10
 
@@ -195,7 +194,7 @@ def _rows(row: str, result: Result) -> Values:
     p = model(test.x)
     metrics = _scores(p, test)
     if isinstance(posterior, Gaussian):
-        metrics["spread"] = co.pooling.spread(posterior)
+        metrics["spread"] = co.aggregation.spread(posterior)
         metrics["floored"] = float(getattr(state, "floored", 0))
     if sites.calibration is None or not result.method.tempers:
         return {row: dict(metrics)}

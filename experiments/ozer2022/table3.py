@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.comparison.reproduce import Experiment, module
+from consilience.benchmark.reproduce import Experiment, module
 
 TABLE1 = module("ozer2022/table1")
 COLUMNS = tuple(f"{column}:100" for column in TABLE1.COLUMNS)

@@ -5,7 +5,7 @@ The runs are those of Tables 1 and 3: give the same --out folder, and nothing is
 
 from __future__ import annotations
 
-from consilience.comparison.reproduce import Experiment, module
+from consilience.benchmark.reproduce import Experiment, module
 
 TABLE1 = module("ozer2022/table1")
 COLUMNS = tuple(f"{column}{clients}" for clients in (":100", "") for column in TABLE1.COLUMNS if "dirichlet" in column)

@@ -9,10 +9,9 @@ import dataclasses
 from collections.abc import Sequence
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values, module
-from consilience.data import Data
-from consilience.engines import Parallel
+from consilience.benchmark.reproduce import Experiment, Values, module
+from consilience.data import Data, datasets
+from consilience.runs.engines import Parallel
 
 TABLE1 = module("ozer2022/table1")
 ROUNDS = {"full": 5, "overnight": 5, "evening": 1, "small": 2, "smoke": 1}
@@ -45,7 +44,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         for rule in TABLE1.RULES:
             method = TABLE1.merging(rule, weighting, epochs)
             values[f"{weighting} {rule}"] = seconds(method, gaussian)
-    drawing = co.VariationalAveraging(TABLE1.mean_field(epochs), co.pooling.ppa, population=1_000)
+    drawing = co.VariationalAveraging(TABLE1.mean_field(epochs), co.aggregation.ppa, population=1_000)
     values["FVBWA PPA, drawn"] = seconds(drawing, gaussian)
     return values
 

@@ -23,14 +23,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.comparison.trials import markdown_table, replace_between
+from consilience.benchmark.trials import markdown_table, replace_between
 from consilience.data import Data
-from consilience.key import Key
-from consilience.linear.noisy_posterior import SEARCH, fit_curve, fit_line, gram_of
-from consilience.linear.private import PRIVATE_ROUNDS, part_of
-from consilience.models.bounded import Bounded
-from consilience.pooling.derivatives import Quadratic
-from consilience.pooling.noisy_derivatives import (
+from consilience.glm.derivatives import Quadratic
+from consilience.glm.noisy_derivatives import (
     NoisyDerivatives,
     Normal,
     combine_rounds,
@@ -41,8 +37,12 @@ from consilience.pooling.noisy_derivatives import (
     scale_of,
     sum_derivatives,
 )
+from consilience.glm.noisy_posterior import SEARCH, fit_curve, fit_line, gram_of
+from consilience.glm.private import PRIVATE_ROUNDS, part_of
+from consilience.key import Key
+from consilience.models.bounded import Bounded
+from consilience.privacy.dp.mechanisms import Privacy, add_released
 from consilience.privacy.entropy import Simulated
-from consilience.privacy.mechanisms import Privacy, add_released
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "coverage.json", HERE / "README.md"

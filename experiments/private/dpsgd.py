@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets
-from consilience.comparison.reproduce import module
-from consilience.data import map_sites
+from consilience.benchmark.reproduce import module
+from consilience.data import datasets, map_sites
 from consilience.data.sites import Sites
+from consilience.distributions.prior import Flat
 from consilience.inference import DPSGD
 from consilience.metrics.scores import scores
 from consilience.models import features
-from consilience.prior import Flat
 
 RESULTS = Path(__file__).parent / "results" / "dpsgd.json"
 EPSILONS = (0.3, 1.0, 3.0, 8.0, math.inf)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from consilience.comparison.trials import (
+from consilience.benchmark.trials import (
     Cell,
     Trials,
     collect_trials,

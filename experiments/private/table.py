@@ -10,9 +10,9 @@ Validation rows choose, before any test row is looked at: first the bound, one f
 its private cells; then D, for each cell. Only columns with the chosen bound are run on test rows.
 
 Sums do not depend on the split, so that rows are summed once. Noise at each of K sites is drawn at once with K times
-the variance: the total of K draws has the same law up to 10⁻¹⁰ (`consilience.privacy.mechanisms`). A row is 'ε, noise,
-sites'. 'exact' is one message; 'tuned' spends a tenth of μ² on a second one that chooses a temperature. Seeds draw the
-filters, the noise and, where there is no official test part, the test rows. All noise is simulated.
+the variance: the total of K draws has the same law up to 10⁻¹⁰ (`consilience.privacy.dp.mechanisms`). A row is 'ε,
+noise, sites'. 'exact' is one message; 'tuned' spends a tenth of μ² on a second one that chooses a temperature.
+Seeds draw the filters, the noise and, where there is no official test part, the test rows. All noise is simulated.
 """
 
 from __future__ import annotations
@@ -29,18 +29,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values, run_plan
-from consilience.data import Data
-from consilience.key import Key
-from consilience.methods.exact_tuned import SCORES
-from consilience.metrics.scores import scores
-from consilience.models.bounded import Bounded
-from consilience.models.convolutions import GRID
-from consilience.models.maps import features
-from consilience.pooling.fitting import fit
-from consilience.pooling.heads import OneHot
-from consilience.pooling.noisy import (
+from consilience.benchmark.reproduce import Experiment, Values, run_plan
+from consilience.data import Data, datasets
+from consilience.distributions.predictive import Distribution, tempered
+from consilience.glm.fitting import fit
+from consilience.glm.heads import OneHot
+from consilience.glm.noisy import (
     LOG_TEMPERATURES,
     Noisy,
     choose_temperature,
@@ -49,12 +43,17 @@ from consilience.pooling.noisy import (
     sum_bounded,
     sum_scores,
 )
-from consilience.pooling.sums import summarise
-from consilience.predictive import Distribution, tempered
-from consilience.privacy.discrete import discrete_gaussian
+from consilience.glm.sums import summarise
+from consilience.key import Key
+from consilience.methods.exact_tuned import SCORES
+from consilience.metrics.scores import scores
+from consilience.models.bounded import Bounded
+from consilience.models.convolutions import GRID
+from consilience.models.maps import features
+from consilience.privacy.dp.discrete import discrete_gaussian
+from consilience.privacy.dp.mechanisms import MOST, STEP, Clipped, Privacy, Released
 from consilience.privacy.entropy import Simulated
-from consilience.privacy.fixed_point import decode, encode
-from consilience.privacy.mechanisms import MOST, STEP, Clipped, Privacy, Released
+from consilience.privacy.secure_aggregation.fixed_point import decode, encode
 
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
 DELTAS = {"heart_disease": 1e-4, "digits": 1e-4}  # below 1/n: 740 and 1 437 training rows

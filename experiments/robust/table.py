@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 import consilience as co
+from consilience.aggregation import median, trimmed
+from consilience.data.splits.text import parse
+from consilience.distributions.posterior import Dense, Gaussian
 from consilience.errors import Diverged
 from consilience.inference import Newton
+from consilience.messages import Received
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.metrics.paired import difference
-from consilience.parties import Received
-from consilience.pooling import median, trimmed
-from consilience.posterior import Dense, Gaussian
-from consilience.splits.text import parse
 from consilience.tree import scale
 
 HERE = Path(__file__).parent

@@ -32,18 +32,18 @@ from torch import Tensor
 
 import consilience.study.calibration as counting
 from consilience import tree
-from consilience.agreement.members import Study
-from consilience.agreement.target import Target
-from consilience.comparison.trials import markdown_table, replace_between
+from consilience.benchmark.trials import markdown_table, replace_between
 from consilience.errors import InputError
-from consilience.formats.signature import read_key
-from consilience.linear.noisy_posterior import Effort
-from consilience.privacy.accountant import epsilon_of, mu_of
+from consilience.glm.noisy_posterior import Effort
+from consilience.privacy.dp.accountant import epsilon_of, mu_of
+from consilience.privacy.dp.mechanisms import Clipped, Privacy
 from consilience.privacy.entropy import Entropy
-from consilience.privacy.mechanisms import Clipped, Privacy
+from consilience.serialisation.signature import read_key
 from consilience.study.calibration import count
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import _reply, fit, read_message
 from consilience.study.table_one import table_file
@@ -246,8 +246,8 @@ PATIENTS = {"`gaussian_product`": "100", "`glm`, four messages": "no"}  # whose 
 def test_sums_keep_their_promise(
     mechanism: str, audits: list[Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)
-    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
+    monkeypatch.setattr("consilience.glm.noisy_posterior.LAST", BRIEF)
+    monkeypatch.setattr("consilience.glm.private.SEARCH", BRIEF)
     words = STUDIES[mechanism]
     patient = {**EXTREME, "died": PATIENTS.get(mechanism, "yes")}
     two = pair(tmp_path, patient=patient, **words)

@@ -10,7 +10,7 @@ import pytest
 from tiny import Invoke, hospitals
 
 from consilience.cli import every_command
-from consilience.console.applies import TABLE
+from consilience.cli.applies import TABLE
 
 COMMANDS = ("run", "compare", "tune", "recommend", "study new")
 FILES = ("--data", "hospitals/*.csv", "--target", "disease")

@@ -170,7 +170,7 @@ def test_datasets_are_listed(invoke: Invoke) -> None:
 @pytest.mark.parametrize("words", ["--data-dir here get wine", "get wine --data-dir here"])
 def test_data_are_fetched_into_the_folder_named(invoke: Invoke, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONSILIENCE_DATA", "elsewhere")
-    monkeypatch.setattr("consilience.datasets.fetch", lambda name, data_dir: f"{data_dir}/{name}")
+    monkeypatch.setattr("consilience.data.datasets.fetch", lambda name, data_dir: f"{data_dir}/{name}")
 
     _, out, _ = invoke("datasets", *words.split())
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny import Invoke
 
-from consilience.console import screen
-from consilience.console.given import read_options
+from consilience.cli import screen
+from consilience.cli.given import read_options
 from consilience.errors import InputError
 
 TABLE = "age,bp,sick\n" + "\n".join(f"{30 + i % 9},{110 + 7 * i % 11},{i % 2}" for i in range(40)) + "\n"

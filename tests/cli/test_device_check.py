@@ -12,11 +12,11 @@ import torch
 from tiny import Invoke
 
 from consilience import tree
-from consilience.console import device_check
-from consilience.console.device_check import check_device
-from consilience.engines import ENGINES, Vectorised
+from consilience.cli import device_check
+from consilience.cli.device_check import check_device
+from consilience.messages import Received
 from consilience.methods import METHODS
-from consilience.parties import Received
+from consilience.runs.engines import ENGINES, Vectorised
 
 
 class Shifted(Vectorised):

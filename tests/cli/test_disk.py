@@ -15,12 +15,12 @@ import torch
 from places import SHORT, Place
 from tiny import Invoke
 
-from consilience.agreement.columns import Column
-from consilience.agreement.members import read
-from consilience.agreement.target import Target
-from consilience.agreement.text import study_text
-from consilience.console.predictions import Predictions, Rows, write_csv
-from consilience.formats.signature import new_key, read_key
+from consilience.cli.predictions import Predictions, Rows, write_csv
+from consilience.serialisation.signature import new_key, read_key
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import read
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import study_text
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_what_flower_writes_is_its_owners_alone(tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
     from flwr.app import ConfigRecord, RecordDict
 
-    from consilience.flower import processes
-    from consilience.flower.site import read_state, write_state
+    from consilience.study.flower import processes
+    from consilience.study.flower.site import read_state, write_state
 
     monkeypatch.setattr(processes, "find_program", lambda _: "/bin/sh")
     before = os.umask(0o022)

@@ -18,7 +18,7 @@ import pytest
 import typer
 from tiny import Invoke
 
-from consilience.console.serving import Config_, Terminated, ending_cleanly, serving_metrics, start_log
+from consilience.cli.serving import Config_, Terminated, ending_cleanly, serving_metrics, start_log
 from consilience.disk.metrics import Metrics
 from consilience.disk.pulse import STOPPED, Beat, Pulse, last_beat
 from consilience.errors import InputError

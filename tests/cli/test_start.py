@@ -13,9 +13,9 @@ import pytest
 
 import consilience as co
 from consilience import cli
-from consilience.console import listing
-from consilience.console.app import COMMANDS, app, name_of
-from consilience.console.catalogue import listing as gather
+from consilience.cli import listing
+from consilience.cli.app import COMMANDS, app, name_of
+from consilience.cli.catalogue import listing as gather
 from consilience.plugins import VARIABLE
 
 SAYING = """
@@ -50,7 +50,7 @@ def test_the_lists_say_what_the_code_says() -> None:
 
 def test_methods_of_other_packages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "json")  # a module; what it holds does not matter here
-    monkeypatch.setattr("consilience.console.catalogue.listing", lambda: {"methods": ["gathered from the code"]})
+    monkeypatch.setattr("consilience.cli.catalogue.listing", lambda: {"methods": ["gathered from the code"]})
     assert listing.read_listing() == {"methods": ["gathered from the code"]}
 
 
@@ -74,8 +74,9 @@ def test_every_command_is_in_the_table_with_its_file() -> None:
     group = cli.every_command()
     made = {name for name in map(name_of, app.registered_commands)} | {g.name for g in app.registered_groups}
     assert made == set(COMMANDS) == set(group.commands)
-    files = {f"consilience.cli.{path.stem}" for path in Path(cli.__file__).parent.glob("*.py")}
-    assert files - {"consilience.cli.__init__", "consilience.cli.__main__"} <= set(sys.modules)
+    folder = Path(cli.__file__).parent / "commands"
+    files = {f"consilience.cli.commands.{path.stem}" for path in folder.glob("*.py")}
+    assert files - {"consilience.cli.commands.__init__"} <= set(sys.modules)
     for name in ("study", "site", "datasets"):
         command = group.commands[name]
         assert isinstance(command, click.Group) and command.help == COMMANDS[name].about
@@ -90,7 +91,7 @@ try:
     consilience.cli.main()
 except SystemExit:
     pass
-print(sorted(name for name in sys.modules if name.startswith("consilience.cli.") or name == "cryptography"))
+print(sorted(name for name in sys.modules if name.startswith("consilience.cli.commands.") or name == "cryptography"))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['consilience.cli.lists']"
+    assert done.stdout.splitlines()[-1] == "['consilience.cli.commands.lists']"

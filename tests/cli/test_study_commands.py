@@ -12,13 +12,13 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
-from consilience.agreement.members import read
-from consilience.agreement.rehearsal import probe_rows
-from consilience.cli.site_tables import show_parts
-from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.formats.signature import new_key
-from consilience.posterior import Dense, multiply
+from consilience.cli.commands.site_tables import show_parts
+from consilience.distributions.posterior import Dense, multiply
+from consilience.serialisation.envelope import Header, open_envelope, seal
+from consilience.serialisation.signature import new_key
 from consilience.study.model import read_model
+from consilience.study.protocol.members import read
+from consilience.study.protocol.rehearsal import probe_rows
 from consilience.study.site import read_memory
 
 

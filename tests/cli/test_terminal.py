@@ -17,14 +17,13 @@ from tiny import Invoke
 
 import consilience as co
 from consilience.cli import every_command, spell
-from consilience.console.app import STEPS
-from consilience.console.catalogue import model_table, settings_of
-from consilience.console.listing import dataset_table, method_table
-from consilience.console.options import data_like, methods_like, models_like
-from consilience.inference import SWA, BPCfKL, CropAndFlip, Distillation, Newton
+from consilience.cli.app import STEPS
+from consilience.cli.catalogue import model_table, settings_of
+from consilience.cli.listing import dataset_table, method_table
+from consilience.cli.options import data_like, methods_like, models_like
+from consilience.inference import SWA, AdamSteps, BPCfKL, CropAndFlip, Descent, Distillation, Newton, Yogi
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
-from consilience.training import AdamSteps, Descent, Yogi
 from consilience.version import __version__
 
 

@@ -12,10 +12,10 @@ from tiny import Invoke
 
 import consilience as co
 from consilience.data.dataset import Dataset
+from consilience.data.splits.labels import dirichlet, iid, natural
+from consilience.data.splits.split import Split
+from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
-from consilience.prior import Isotropic
-from consilience.splits.labels import dirichlet, iid, natural
-from consilience.splits.split import Split
 
 
 def clinics(folder: Path, clinics: int = 3, rows: int = 40) -> str:

@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 import consilience as co
-from consilience.comparison.plan import Plan
-from consilience.findings.run_findings import read_run
-from consilience.formats.settings import configure
+from consilience.benchmark.plan import Plan
 from consilience.inference import Laplace
 from consilience.inference.newton import Newton
 from consilience.methods import method
+from consilience.report.schema.run_findings import read_run
 from consilience.runs.bounds import bounds_of, trained
 from consilience.runs.recipe import Recipe
+from consilience.serialisation.settings import configure
 
 RECIPE = Recipe(data="moons", sites=3, model="linear")
 SET = ("inference.epochs=2",)

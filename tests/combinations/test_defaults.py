@@ -14,11 +14,11 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_sco
 from torch import nn
 
 import consilience as co
-from consilience.comparison.plan import Plan
-from consilience.formats.settings import describe
+from consilience.benchmark.plan import Plan
 from consilience.methods import METHODS
 from consilience.methods.rules import table, usual_settings
 from consilience.runs.recipe import Recipe
+from consilience.serialisation.settings import describe
 from consilience.study.proposal import EXAMPLE, proposal
 
 ROWS = Recipe(data="moons", sites=3)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from consilience.data.sites import Data, Sites
-from consilience.findings.run_findings import read_run
-from consilience.findings.warnings import doubts
-from consilience.outcomes.counts import Counts
-from consilience.predictive import Normal
-from consilience.scoring.dispersion import describe_dispersion
+from consilience.distributions.counts import Counts
+from consilience.distributions.predictive import Normal
+from consilience.metrics.dispersion import describe_dispersion
+from consilience.report.schema.run_findings import read_run
+from consilience.report.schema.warnings import doubts
 
 DOUBLE = torch.float64
 

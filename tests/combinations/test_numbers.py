@@ -11,8 +11,8 @@ from torch import nn
 
 import consilience as co
 from consilience.data.sites import Data, Sites
-from consilience.predictive import Normal
-from consilience.prior import Flat
+from consilience.distributions.predictive import Normal
+from consilience.distributions.prior import Flat
 
 N, P = 40, 5  # rows and weights
 METHODS = {"glm": co.GLM(), "exact": co.ExactPooling(share=1e-10)}

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import consilience as co
+from consilience.biostatistics.effects import Effects
 from consilience.data.sites import Data, Sites
-from consilience.effects.effects import Effects
+from consilience.distributions.prior import Flat, Isotropic
 from consilience.errors import InputError
 from consilience.inference import Laplace, Newton
-from consilience.prior import Flat, Isotropic
 
 
 def made(kind: str, link: str = "logit", rows: int = 120) -> Sites:

@@ -11,13 +11,13 @@ import torch
 from tiny import Invoke
 
 import consilience as co
+from consilience.biostatistics.effects import Effects, from_json
+from consilience.biostatistics.likelihoods import gaussian_of, newcomer_of
 from consilience.data.sites import Data, Sites
-from consilience.effects.effects import Effects, from_json
-from consilience.effects.likelihoods import gaussian_of, newcomer_of
+from consilience.glm.sums import Sums
 from consilience.key import Key
+from consilience.messages import Received, Server
 from consilience.methods.hierarchical import Hierarchical
-from consilience.parties import Received, Server
-from consilience.pooling.sums import Sums
 from consilience.report.forest import effects_pictures
 
 DOUBLE = torch.float64

@@ -15,20 +15,20 @@ import torch
 from studies import FREE, study, table
 from tiny import Invoke
 
-from consilience.agreement.columns import Column
-from consilience.agreement.target import Target
-from consilience.agreement.text import study_text
-from consilience.effects.effects import from_json
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
-from consilience.handover.told import read_told
-from consilience.privacy.disclosure import Span, guard
+from consilience.biostatistics.effects import from_json
+from consilience.privacy.disclosure.guard import Span, guard
 from consilience.report.study_page import study_page
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.effects import model_effects
 from consilience.study.model import read_model
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit
+from consilience.study.told import read_told
 
 NAMES = ("north", "south", "west")
 COLUMNS = (
@@ -196,7 +196,7 @@ def test_few_that_differ_from_a_numbers_commonest_value_are_left_out_and_not_rec
 
 def test_files_and_flower_say_the_same(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    from consilience.flower.site import site_of
+    from consilience.study.flower.site import site_of
 
     made = study(tmp_path, NAMES, **SETTINGS)
     path = table(tmp_path / "west.csv", patients(2))

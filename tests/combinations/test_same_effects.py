@@ -15,12 +15,12 @@ import studies
 from rounds import replies, rows, server_key
 
 import consilience as co
-from consilience.agreement.members import Study
+from consilience.biostatistics.effects import Effects, from_json
 from consilience.data.sites import Sites
-from consilience.effects.effects import Effects, from_json
-from consilience.flower.server import rounds
 from consilience.study.coordinator import pool
 from consilience.study.effects import pooled_effects
+from consilience.study.flower.server import rounds
+from consilience.study.protocol.members import Study
 from consilience.study.rows import training_rows
 
 AGREED: dict[str, Any] = {"method": "glm", "settings": (), "rounds": 5, "smallest": 1, "choose": 0.0}

@@ -11,15 +11,15 @@ import torch
 from places import Place
 from tiny import Invoke
 
-from consilience.agreement.columns import inspect
-from consilience.agreement.guarantees import calibration_of
-from consilience.agreement.members import read
-from consilience.formats.envelope import open_envelope
-from consilience.guarantees.kinds import site_table
-from consilience.guarantees.sets import prediction_sets
 from consilience.method import is_made_at_home
+from consilience.prediction_sets.kinds import site_table
+from consilience.prediction_sets.sets import prediction_sets
+from consilience.serialisation.envelope import open_envelope
 from consilience.study.calibration import score_rows
 from consilience.study.model import Model, read_model
+from consilience.study.protocol.columns import inspect
+from consilience.study.protocol.guarantees import calibration_of
+from consilience.study.protocol.members import read
 from consilience.study.rows import parts, rows_of
 from consilience.study.site import read_memory
 

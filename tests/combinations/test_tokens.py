@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 import consilience as co
 from consilience.data.sites import Data, Sites
-from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError
 from consilience.inference import SGD
 from consilience.key import Key
 from consilience.methods import method as method_from_name
+from consilience.metrics.baselines import lines_to_beat
+from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.module import Predictor
-from consilience.scoring.baselines import lines_to_beat
 
 IDS = 7  # the last one in the rows: a probe beyond it, or below 0, would end the run
 QUICK = SGD(epochs=2)

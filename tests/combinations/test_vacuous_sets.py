@@ -9,9 +9,9 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.findings.prediction_sets import vacuous
-from consilience.findings.run_findings import read_run
-from consilience.findings.warnings import doubts
+from consilience.report.schema.prediction_sets import vacuous
+from consilience.report.schema.run_findings import read_run
+from consilience.report.schema.warnings import doubts
 
 
 def noise(folder: Path, kind: str, slope: float) -> co.Result:

@@ -15,14 +15,14 @@ from tiny import Invoke
 from torch import Tensor
 
 import consilience as co
+from consilience.distributions.penalties import proximal
+from consilience.distributions.posterior import Point, average
 from consilience.inference import Inference
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import State
 from consilience.methods.hierarchical import Hierarchical
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point, average
 from consilience.runs.result import Prediction, Result
 from consilience.task import Task
-from consilience.tilt import proximal
 from consilience.tree import Tree
 
 NAMES = ("north", "south", "west")

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from consilience import datasets
+from consilience.data import datasets
 from consilience.data.arrays import from_arrays
 from consilience.data.dataset import Dataset
-from consilience.data.sites import Sites
-from consilience.datasets.synthetic import (
+from consilience.data.datasets.synthetic import (
     DATASETS,
     INTERVALS,
     digits,
@@ -28,9 +27,10 @@ from consilience.datasets.synthetic import (
     sine,
     sine_truth,
 )
+from consilience.data.sites import Sites
+from consilience.data.splits.labels import dirichlet, heterogeneous, iid, natural
+from consilience.data.splits.split import Split
 from consilience.errors import InputError
-from consilience.splits.labels import dirichlet, heterogeneous, iid, natural
-from consilience.splits.split import Split
 
 
 def numbered(n: int = 100, classes: int = 4, sites: int = 3) -> Dataset:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consilience import data, datasets, splits
+from consilience import data
+from consilience.data import datasets, splits
 from consilience.data.dataset import Draw
 from consilience.data.roles import Role
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.data.datasets.vision import _members
 from consilience.data.npy import check_npz, read_npy
-from consilience.datasets.vision import _members
 from consilience.errors import InputError
 
 MANY = 10**9

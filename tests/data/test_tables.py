@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from consilience.data import cells
+from consilience.data.splits.features import Noise, shifted
+from consilience.data.splits.labels import dirichlet, natural, sorted_feature
 from consilience.data.tables import from_csv
 from consilience.errors import InputError
-from consilience.splits.features import Noise, shifted
-from consilience.splits.labels import dirichlet, natural, sorted_feature
 
 
 def written(folder: Path, files: dict[str, str]) -> str:

@@ -21,12 +21,12 @@ import tiny
 from tiny import Invoke
 
 import consilience as co
-from consilience.agreement.members import read
-from consilience.agreement.text import study_text
 from consilience.disk.locks import lock_file, lock_folder
 from consilience.errors import InputError
-from consilience.formats.signature import read_key
+from consilience.serialisation.signature import read_key
 from consilience.study.joining import join_text
+from consilience.study.protocol.members import read
+from consilience.study.protocol.text import study_text
 
 
 @pytest.fixture
@@ -168,10 +168,10 @@ def test_every_command_that_writes_is_refused_what_another_holds(crowded: Invoke
 
 
 def test_a_model_is_recorded_by_one_at_a_time(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from consilience.cli.study import record
+    from consilience.cli.commands.study import record
 
     monkeypatch.setattr("consilience.disk.locks.FILE_WAIT", 0.05)
-    monkeypatch.setattr("consilience.formats.envelope.open_envelope", lambda *_: Named("0" * 64))
+    monkeypatch.setattr("consilience.serialisation.envelope.open_envelope", lambda *_: Named("0" * 64))
     with lock_file(signed / "sepsis.toml"):
         errors = from_another_thread(lambda: record(signed / "sepsis.toml", signed / "sepsis.model", ("north",)))
     record(signed / "sepsis.toml", signed / "sepsis.model", ("north",))

@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from consilience import cli
-from consilience.comparison import reproduce
+from consilience.benchmark import reproduce
 from consilience.errors import InputError
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks import protocols
 from benchmarks.__main__ import BEGIN, END, conditions, parts_done, write_page
-from consilience import datasets
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
+from consilience.data import datasets
+from consilience.data.splits.text import parse
 from consilience.metrics.paired import Difference, difference
-from consilience.splits.text import parse
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 ROOT = Path(__file__).parents[2] / "experiments" / "conformal"
 

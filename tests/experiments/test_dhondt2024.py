@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.comparison.reproduce import collect, load, module
-from consilience.comparison.rows import read_settings, row
+from consilience.benchmark.reproduce import collect, load, module
+from consilience.benchmark.rows import read_settings, row
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point
+from consilience.distributions.prior import Flat
+from consilience.inference.optimisers import AdamSteps, Descent
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Point
-from consilience.prior import Flat
-from consilience.training.optimisers import AdamSteps, Descent
+from consilience.messages import Client
 
 
 def writers(name: str, data_dir: str | None = None) -> Dataset:
@@ -61,7 +61,7 @@ def test_figures_run_and_are_drawn(name: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load("dhondt2024/table1")
-    monkeypatch.setattr("consilience.datasets.load", writers)
+    monkeypatch.setattr("consilience.data.datasets.load", writers)
     values = experiment.trial("femnist", 0, "smoke", None)
 
     short = {r for r in experiment.paper or {} if "100 local" not in r}
@@ -82,7 +82,7 @@ def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypa
 
 def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
     table1 = module("dhondt2024/table1")
-    monkeypatch.setattr("consilience.datasets.load", writers)
+    monkeypatch.setattr("consilience.data.datasets.load", writers)
 
     sites, others = table1.prepare(3, 2, 0, None)
 
@@ -92,7 +92,7 @@ def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch
 
 
 def test_femnist_is_white_on_black_as_fedjax_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.datasets.load", writers)
+    monkeypatch.setattr("consilience.data.datasets.load", writers)
     sites, others = module("dhondt2024/table1").prepare(3, 3, 0, None)
     rows = writers("femnist")
     assert rows.x_test is not None
@@ -128,7 +128,7 @@ def test_the_server_descends_as_table_7_has_it() -> None:
 @pytest.mark.parametrize("name", ["table1", "table9"])
 def test_decay_on_the_mean_loss_is_a_column(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load(f"dhondt2024/{name}")
-    monkeypatch.setattr("consilience.datasets.load", writers)
+    monkeypatch.setattr("consilience.data.datasets.load", writers)
     columns = [column for column in experiment.columns if "decay" in column]
     assert len(columns) == 1
     values = experiment.trial(columns[0], 0, "smoke", None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from consilience.comparison.reproduce import load, module
+from consilience.benchmark.reproduce import load, module
 from consilience.data.dataset import Dataset
 from consilience.key import Key
 
@@ -42,7 +42,7 @@ def drawn(name: str, data_dir: str | None = None) -> Dataset:
 )
 @pytest.mark.usefixtures("hurried")
 def test_every_kind_of_column_is_filled(column: str, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.datasets.load", drawn)
+    monkeypatch.setattr("consilience.data.datasets.load", drawn)
 
     values = load("exact/table").trial(column, 0, "smoke", None)
 
@@ -51,7 +51,7 @@ def test_every_kind_of_column_is_filled(column: str, row: str, monkeypatch: pyte
 
 
 def test_splits_maps_and_whole_runs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.datasets.load", drawn)
+    monkeypatch.setattr("consilience.data.datasets.load", drawn)
 
     values = load("exact/table").trial("digits/conv:32/check", 0, "smoke", None)
 

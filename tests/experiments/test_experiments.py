@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import consilience as co
-from consilience.comparison.reproduce import folder, load, module, names, reproduce
+from consilience.benchmark.reproduce import folder, load, module, names, reproduce
 from consilience.data.dataset import Dataset
+from consilience.data.splits.labels import iid
+from consilience.data.splits.split import Rows
+from consilience.distributions.predictive import Normal
+from consilience.distributions.prior import Flat
+from consilience.inference.kernels import At
 from consilience.key import Key
 from consilience.methods.fedpa import delta
-from consilience.predictive import Normal
-from consilience.prior import Flat
-from consilience.splits.labels import iid
-from consilience.splits.split import Rows
-from consilience.training.kernels import At
 
 IMAGES = {
     "digits": (1, 8, 8),
@@ -65,7 +65,7 @@ def test_every_row_of_small_images_is_filled(monkeypatch: pytest.MonkeyPatch) ->
 
 def check_column(name: str, column: str, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load(name)
-    monkeypatch.setattr("consilience.datasets.load", drawn)
+    monkeypatch.setattr("consilience.data.datasets.load", drawn)
 
     values = experiment.trial(column, 0, "smoke", None)
 
@@ -226,7 +226,7 @@ def test_fedkt_alone_starts_its_student_at_random_as_released(monkeypatch: pytes
     sites = co.datasets.moons(n=60).split(co.splits.iid(), sites=2, test=0.2, inputs=10, seed=0)
     trial = object.__new__(released.Trial)
     trial.task, trial.sites, trial.seed, trial.values = co.classification(co.models.linear(2, 2)), sites, 0, {}
-    trial.distil = co.pooling.Distil(co.SGD(0.1, epochs=1), start=co.pooling.at_client)
+    trial.distil = co.aggregation.Distil(co.SGD(0.1, epochs=1), start=co.aggregation.at_client)
     local = co.run(co.FedAvg(co.SGD(0.1, epochs=1)), trial.task, sites, rounds=1, seed=0, scored=False)
     starts = {}
     monkeypatch.setattr(released.Trial, "score", lambda self, row, model: None)
@@ -234,4 +234,4 @@ def test_fedkt_alone_starts_its_student_at_random_as_released(monkeypatch: pytes
 
     trial.students(local)
 
-    assert starts == {"Oneshot FL": co.pooling.at_client, "FedKT": co.pooling.at_random}
+    assert starts == {"Oneshot FL": co.aggregation.at_client, "FedKT": co.aggregation.at_random}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from consilience.comparison.reproduce import collect, load, module
+from consilience.benchmark.reproduce import collect, load, module
 from consilience.data.dataset import Dataset
 from consilience.key import Key
 
@@ -30,7 +30,7 @@ def invented(name: str, data_dir: str | None = None) -> Dataset:
 
 def test_every_row_is_filled_and_the_published_stand_beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("consilience.datasets.load", invented)
+    monkeypatch.setattr("consilience.data.datasets.load", invented)
     brca = module("flamby/brca")
     monkeypatch.setattr(brca, "VARIANCES", (0.1,))
     monkeypatch.setattr(brca, "choose_variance", lambda method, rows: 0.1)

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.comparison.reproduce import load, module
+from consilience.benchmark.reproduce import load, module
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point
+from consilience.distributions.prior import Flat
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Point
-from consilience.prior import Flat
+from consilience.messages import Client
 
 needs_data = pytest.mark.skipif("CONSILIENCE_DATA" not in os.environ, reason="CONSILIENCE_DATA names no data folder")
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import consilience as co
-from consilience.comparison.reproduce import module
-from consilience.comparison.trials import collect_trials, mean_with_interval, paired_difference, replace_between
+from consilience.benchmark.reproduce import module
+from consilience.benchmark.trials import collect_trials, mean_with_interval, paired_difference, replace_between
 from consilience.data import Data
+from consilience.data.splits.split import Rows
 from consilience.disk.writing import write_whole
+from consilience.distributions.posterior import Point
+from consilience.distributions.prior import Flat
+from consilience.inference.layers import Layers
 from consilience.key import Key
+from consilience.messages import Client, Received
 from consilience.methods.fisher import Layered
-from consilience.parties import Client, Received
-from consilience.posterior import Point
-from consilience.prior import Flat
-from consilience.splits.split import Rows
-from consilience.training.layers import Layers
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from consilience.comparison.reproduce import module
+from consilience.benchmark.reproduce import module
 
 ROOT = Path(__file__).parents[2] / "experiments" / "private"
 

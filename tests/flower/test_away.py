@@ -27,12 +27,12 @@ from flwr.proto.runtime_pb2 import (
 from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-from consilience.engines import Turn
 from consilience.errors import InputError
-from consilience.flower import asking, executor, launch, roster
-from consilience.flower.executor import Runtime, answer, tasks
-from consilience.flower.processes import free_port
 from consilience.key import Key
+from consilience.runs.engines import Turn
+from consilience.study.flower import asking, executor, launch, roster
+from consilience.study.flower.executor import Runtime, answer, tasks
+from consilience.study.flower.processes import free_port
 
 METHOD = tiny.method("fedavg")
 

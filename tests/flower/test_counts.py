@@ -15,13 +15,13 @@ from flwr.app import Message
 from rounds import pooled_model, replies, rows, server_key
 
 from consilience.errors import InputError
-from consilience.flower.carrying import CountFiles, ask_counts
-from consilience.flower.wire import carry
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
-from consilience.guarantees.sets import Guarantee
-from consilience.privacy.budget import read_budget
+from consilience.prediction_sets.sets import Guarantee
+from consilience.privacy.dp.budget import read_budget
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
 from consilience.study.calibration import calibrate, count
+from consilience.study.flower.carrying import CountFiles, ask_counts
+from consilience.study.flower.wire import carry
 from consilience.study.model import read_model
 
 AGREED: dict[str, Any] = {

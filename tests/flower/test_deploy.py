@@ -28,19 +28,19 @@ from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from tiny import Invoke
 
-from consilience.agreement.members import read
-from consilience.agreement.text import study_text
 from consilience.disk.pulse import Pulse
 from consilience.errors import InputError
-from consilience.flower.app import app_files, content_hash, pin, write_app
-from consilience.flower.certificates import Certificates, check_current, new_certificates, new_node_key
-from consilience.flower.executor import Runtime, tasks
-from consilience.flower.processes import check_free, reach
-from consilience.flower.server import rounds, run_of
-from consilience.flower.site import responder, site_of
-from consilience.formats.signature import read_key
 from consilience.runs.result import Result
 from consilience.runs.store import Store
+from consilience.serialisation.signature import read_key
+from consilience.study.flower.app import app_files, content_hash, pin, write_app
+from consilience.study.flower.certificates import Certificates, check_current, new_certificates, new_node_key
+from consilience.study.flower.executor import Runtime, tasks
+from consilience.study.flower.processes import check_free, reach
+from consilience.study.flower.server import rounds, run_of
+from consilience.study.flower.site import responder, site_of
+from consilience.study.protocol.members import read
+from consilience.study.protocol.text import study_text
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_a_served_model_names_everyone_who_sent_something(
     def connected(*place: Any) -> Iterator[Grid]:
         yield loopback.Loopback(sites, lost)
 
-    monkeypatch.setattr("consilience.flower.server.connect", connected)
+    monkeypatch.setattr("consilience.study.flower.server.connect", connected)
     monkeypatch.chdir(tmp_path)
     words = ("--key", "server.key", "--insecure", "--min-replies", "1", "--deadline", "2")
 

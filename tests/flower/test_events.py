@@ -12,9 +12,9 @@ import loopback
 from event_studies import COUNTS, TIMES, make_study, play
 from rounds import same_numbers, server_key
 
-from consilience.flower.server import rounds
-from consilience.flower.site import site_of
-from consilience.formats.signature import read_key
+from consilience.serialisation.signature import read_key
+from consilience.study.flower.server import rounds
+from consilience.study.flower.site import site_of
 from consilience.study.model import read_model, select_hand_out
 
 TARGETS = {"counts": COUNTS, "survival": TIMES}

@@ -17,12 +17,12 @@ from flwr.app import Message
 from rounds import replies, server_key
 
 from consilience import tree
-from consilience.agreement.members import Study
 from consilience.errors import InputError
-from consilience.flower.server import Deployed, rounds
-from consilience.privacy.masks import Masked
+from consilience.privacy.secure_aggregation.masks import Masked
 from consilience.study.coordinator import pool
+from consilience.study.flower.server import Deployed, rounds
 from consilience.study.model import read_model
+from consilience.study.protocol.members import Study
 
 EXACT: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1}
 FEDAVG: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "fewest_sites": 3, "rounds": 2}

@@ -17,13 +17,13 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from messages import METHOD, TURN, array_changed, problem, question, signed
 
 import consilience as co
-from consilience.engines import Sequential, Turn
-from consilience.engines import engine as engine_of
 from consilience.errors import InputError
-from consilience.flower import simulation
-from consilience.flower.client import Site
-from consilience.flower.engine import Flower
 from consilience.key import Key
+from consilience.runs.engines import Sequential, Turn
+from consilience.runs.engines import engine as engine_of
+from consilience.study.flower import simulation
+from consilience.study.flower.client import Site
+from consilience.study.flower.engine import Flower
 from consilience.version import __version__
 
 
@@ -171,7 +171,7 @@ def test_a_signed_reply_serves_for_one_study_and_one_question(replayed: str) -> 
 def test_two_versions_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
     task, sites, start = problem()
     engine = loopback.flower(METHOD, task, sites.train)
-    monkeypatch.setattr("consilience.flower.client.__version__", "0.0.9")
+    monkeypatch.setattr("consilience.study.flower.client.__version__", "0.0.9")
 
     with pytest.raises(InputError, match=f"Site site 0 runs consilience 0.0.9, the server {__version__}"):
         engine.gather(METHOD, task, start, range(4), TURN)
@@ -179,7 +179,7 @@ def test_two_versions_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     _, sites, _ = problem()
-    monkeypatch.setitem(sys.modules, "consilience.flower.simulation", None)
+    monkeypatch.setitem(sys.modules, "consilience.study.flower.simulation", None)
     with pytest.raises(InputError, match=r"pip install 'consilience\[flower\]'"):
         engine_of("flower", sites.train)
 

@@ -22,19 +22,19 @@ from rounds import server_key
 from tiny import Invoke
 
 from consilience import tree
-from consilience.agreement.members import Study
-from consilience.agreement.text import study_text
 from consilience.errors import InputError
-from consilience.flower.server import Deployed, rounds
-from consilience.flower.site import site_of
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
-from consilience.linear.noisy_posterior import Effort
-from consilience.parties import Reply
-from consilience.privacy.accountant import epsilon_of
-from consilience.privacy.budget import EVERYBODY, UNBOUNDED, read_budget
-from consilience.privacy.masks import Masked
-from consilience.privacy.mechanisms import Released
+from consilience.glm.noisy_posterior import Effort
+from consilience.messages import Reply
+from consilience.privacy.dp.accountant import epsilon_of
+from consilience.privacy.dp.budget import EVERYBODY, UNBOUNDED, read_budget
+from consilience.privacy.dp.mechanisms import Released
+from consilience.privacy.secure_aggregation.masks import Masked
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
+from consilience.study.flower.server import Deployed, rounds
+from consilience.study.flower.site import site_of
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.text import study_text
 from consilience.study.spending import release_once, with_limit
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
@@ -167,8 +167,8 @@ def test_delta_above_one_over_the_rows_is_refused_before_a_site_waits(tmp_path: 
 
 def test_glm_spends_its_budget_in_four_rounds_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round is paid for before it leaves, the last with seven tenths; together they are what was agreed."""
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)
-    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
+    monkeypatch.setattr("consilience.glm.noisy_posterior.LAST", BRIEF)
+    monkeypatch.setattr("consilience.glm.private.SEARCH", BRIEF)
     study = studies.study(tmp_path, **{**PRIVATE, "method": "glm", "model": "linear", "rounds": 4})
 
     result = serve(study, tmp_path, "run")
@@ -214,7 +214,7 @@ def test_a_served_model_states_the_promise(
     def connected(*place: Any) -> Iterator[loopback.Loopback]:
         yield loopback.Loopback(loopback.study_sites(study, tmp_path))
 
-    monkeypatch.setattr("consilience.flower.server.connect", connected)
+    monkeypatch.setattr("consilience.study.flower.server.connect", connected)
     monkeypatch.chdir(tmp_path)
     code, said, _ = invoke("study", "serve", "study.toml", "--key", "server.key", "--insecure", "--deadline", "5")
 

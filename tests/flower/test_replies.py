@@ -21,14 +21,14 @@ from messages import METHOD, TURN, array_changed, only_site_1, problem, question
 from torch import Tensor
 
 import consilience as co
-from consilience.admission.gate import Arrival, Gate, Refused, Rules
-from consilience.agreement.rehearsal import Rehearsal
-from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
-from consilience.flower import wire
-from consilience.flower.engine import Flower
 from consilience.key import Key
-from consilience.parties import Client, Reply
+from consilience.messages import Client, Reply
+from consilience.runs.engines import Sequential, Turn
+from consilience.study.flower import wire
+from consilience.study.flower.engine import Flower
+from consilience.study.protocol.rehearsal import Rehearsal
+from consilience.study.validation.gate import Arrival, Gate, Refused, Rules
 
 
 def asked(spoil: loopback.Spoil | None = None, forgiving: bool = True, **named: Any) -> tuple[Flower, list[int]]:

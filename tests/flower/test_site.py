@@ -20,18 +20,18 @@ from messages import METHOD, TURN, problem, signed
 from torch import Tensor
 
 import consilience as co
-from consilience.admission.gate import Refused, Rules
 from consilience.data import Data
-from consilience.engines import Turn
-from consilience.flower import wire
-from consilience.flower.client import Site, answer, recall, remember, reply_to
-from consilience.flower.engine import Flower
-from consilience.flower.site import read_kept, write_state
-from consilience.formats.codec import kept_types_of, types_of
+from consilience.distributions.posterior import Natural, Point
 from consilience.key import Key
+from consilience.messages import Client, Received, Reply, Server
 from consilience.methods import METHODS
-from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Natural, Point
+from consilience.runs.engines import Turn
+from consilience.serialisation.codec import kept_types_of, types_of
+from consilience.study.flower import wire
+from consilience.study.flower.client import Site, answer, recall, remember, reply_to
+from consilience.study.flower.engine import Flower
+from consilience.study.flower.site import read_kept, write_state
+from consilience.study.validation.gate import Refused, Rules
 from consilience.version import __version__
 
 

@@ -12,8 +12,8 @@ import tiny
 from consilience.disk import watch as watching
 from consilience.disk.metrics import Metrics
 from consilience.disk.watch import ALONE, Watch
-from consilience.engines import Turn
 from consilience.key import Key
+from consilience.runs.engines import Turn
 
 METHOD = tiny.method("fedavg")
 

@@ -8,9 +8,9 @@ from typing import Any
 import studies
 from rounds import replies, server_key, statistics_of
 
-from consilience.agreement.members import Study
 from consilience.study.coordinator import ChosenFiles, choose, pool
 from consilience.study.model import read_model
+from consilience.study.protocol.members import Study
 
 EVIDENCE = {"method": "evidence", "settings": ("inference.epochs=2",), "hand_out": "ensemble"}
 

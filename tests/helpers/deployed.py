@@ -16,14 +16,14 @@ import studies
 import torch
 from sklearn.datasets import load_digits
 
-from consilience.agreement.columns import Column
-from consilience.agreement.members import Study
-from consilience.agreement.target import Target
-from consilience.agreement.text import study_text
-from consilience.engines import Sequential, Turn
-from consilience.flower.certificates import new_certificates, new_node_key
-from consilience.flower.processes import free_port
-from consilience.parties import Server
+from consilience.messages import Server
+from consilience.runs.engines import Sequential, Turn
+from consilience.study.flower.certificates import new_certificates, new_node_key
+from consilience.study.flower.processes import free_port
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
 
 PIXELS = [f"p{i}" for i in range(64)]

@@ -13,16 +13,16 @@ from unittest import mock
 import studies
 from rounds import replies, server_key
 
-from consilience.admission.gate import Rules
-from consilience.agreement.members import Study
 from consilience.errors import InputError
-from consilience.formats.codec import types_of
-from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.signature import new_key, read_key, sign
-from consilience.handover.admission import gate_of
-from consilience.handover.files import collect
-from consilience.parties import Received
+from consilience.messages import Received
+from consilience.serialisation.codec import types_of
+from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.signature import new_key, read_key, sign
+from consilience.study.admission import gate_of
+from consilience.study.files import collect
+from consilience.study.protocol.members import Study
 from consilience.study.site import first_message
+from consilience.study.validation.gate import Rules
 
 LIAR = "west"
 
@@ -74,7 +74,7 @@ def _lying_file(study: Study, home: Path, folder: Path, own: Path, lie: Lie) -> 
         about["message"] = lie.message
     header = envelope.header._replace(sender=lie.site, round=lie.round, about=about)
     if lie.signature == "none":
-        with mock.patch("consilience.formats.envelope.sign", return_value=""):
+        with mock.patch("consilience.serialisation.envelope.sign", return_value=""):
             return seal(value, header, _key(home, folder, lie))
     return seal(value, header, _key(home, folder, lie))
 
@@ -92,10 +92,10 @@ def by_flower(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcom
     import loopback
     from flwr.app import Message
 
-    from consilience.flower import client
-    from consilience.flower.server import rounds
-    from consilience.flower.site import site_of
-    from consilience.flower.wire import digest, open_record, pack, record, signed_text, unpack
+    from consilience.study.flower import client
+    from consilience.study.flower.server import rounds
+    from consilience.study.flower.site import site_of
+    from consilience.study.flower.wire import digest, open_record, pack, record, signed_text, unpack
 
     types = types_of(study.agreement.build_method())
     sites = []
@@ -130,7 +130,7 @@ def by_flower(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcom
         return beside.get(lie.honest, [told])
 
     received: Sequence[Received] = ()
-    fitted = mock.patch("consilience.flower.client._run", _fit_once(client._run))
+    fitted = mock.patch("consilience.study.flower.client._run", _fit_once(client._run))
     with fitted, contextlib.suppress(InputError):  # where nobody's reply is let in
         grid = Grid(sites, spoil)
         played = rounds(study, server_key(home), grid, folder / "run", min_replies=1, wait=0.2, deadline=5.0)

@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 import studies
 
-from consilience.agreement.columns import Column
-from consilience.agreement.members import Study
-from consilience.agreement.target import Target
-from consilience.formats.signature import read_key
-from consilience.handover.masking import book_path
+from consilience.serialisation.signature import read_key
 from consilience.study.baseline import sums_file
 from consilience.study.coordinator import pool
+from consilience.study.masking import book_path
 from consilience.study.model import read_model
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import fit
 

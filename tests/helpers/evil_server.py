@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilience import cli
-from consilience.agreement.agreement import Agreement
-from consilience.flower import server
+from consilience.study.flower import server
+from consilience.study.protocol.agreement import Agreement
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
 
     def changed(agreement: Agreement, folder: Path) -> Path:
         honest(agreement, folder)
-        text = (folder / "pyproject.toml").read_text().replace("consilience.flower.refusal:", "evil:")
+        text = (folder / "pyproject.toml").read_text().replace("consilience.study.flower.refusal:", "evil:")
         (folder / "pyproject.toml").write_text(text)
         (folder / "evil.py").write_text(Path("evil.py").read_text())
         return folder

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from consilience import cli
-from consilience.flower import client, site
+from consilience.study.flower import client, site
 
 
 def slow(*reply: Any) -> None:

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import studies
 import torch
 
-from consilience.admission.gate import Arrival, Gate
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.rehearsal import would_leave
-from consilience.agreement.target import Target
 from consilience.data.sites import Data
-from consilience.engines import Sequential, Turn
-from consilience.handover.admission import gate_of
 from consilience.key import Key, Stream
+from consilience.messages import Received, Server
 from consilience.method import Method
-from consilience.parties import Received, Server
+from consilience.runs.engines import Sequential, Turn
+from consilience.study.admission import gate_of
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.rehearsal import would_leave
+from consilience.study.protocol.target import Target
 from consilience.study.rows import rows_of
+from consilience.study.validation.gate import Arrival, Gate
 from consilience.task import Task
 
 NUMBER = Target("died", (), "", (-20.0, 20.0), 0.0, 2.0)

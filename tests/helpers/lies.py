@@ -9,9 +9,9 @@ import torch
 from doors import Lie
 
 from consilience import tree
-from consilience.admission import gate
-from consilience.agreement.target import Target
-from consilience.posterior import Dense, Point
+from consilience.distributions.posterior import Dense, Point
+from consilience.study.protocol.target import Target
+from consilience.study.validation import gate
 
 BASES: dict[str, dict[str, Any]] = {
     "samples": {"most_bytes": 20_000},

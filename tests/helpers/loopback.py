@@ -16,13 +16,13 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import consilience as co
-from consilience.agreement.members import Study
-from consilience.agreement.rehearsal import Broadcasts
 from consilience.data import Data
-from consilience.flower.client import Site, client_app
-from consilience.flower.engine import Flower
-from consilience.flower.site import site_of
-from consilience.formats.signature import read_key
+from consilience.serialisation.signature import read_key
+from consilience.study.flower.client import Site, client_app
+from consilience.study.flower.engine import Flower
+from consilience.study.flower.site import site_of
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.rehearsal import Broadcasts
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # private: a message asks for them
 

@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 import consilience as co
-from consilience.engines import Turn
+from consilience.distributions.posterior import Point
 from consilience.key import Key
-from consilience.posterior import Point
+from consilience.runs.engines import Turn
 
 METHOD = tiny.method("fedavg")
 TURN = Turn(0, Key(3))

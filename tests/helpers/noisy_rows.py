@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from consilience.data import Data
-from consilience.privacy.mechanisms import Privacy
+from consilience.privacy.dp.mechanisms import Privacy
 
 PRIVACY = Privacy(1.0, 1e-5)
 

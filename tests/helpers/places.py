@@ -9,7 +9,7 @@ import pytest
 import studies
 from tiny import Invoke
 
-from consilience.agreement.members import read
+from consilience.study.protocol.members import read
 from consilience.study.rows import parts, rows_of
 
 SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]

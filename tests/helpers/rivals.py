@@ -57,7 +57,7 @@ def race(*rivals: Sequence[Try]) -> list[list[tuple[int, str]]]:
 
 def _act(barrier: Any, tries: Sequence[Try], pipe: Any) -> None:
     from consilience import cli
-    from consilience.console import screen
+    from consilience.cli import screen
 
     outcomes = []
     for folder, words in tries:

@@ -10,11 +10,11 @@ import tiny
 import torch
 
 from consilience import tree
-from consilience.agreement.members import Study
-from consilience.formats.signature import read_key
-from consilience.handover.masking import book_path
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
+from consilience.study.masking import book_path
 from consilience.study.model import read_model
+from consilience.study.protocol.members import Study
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.site import fit, statistics
 

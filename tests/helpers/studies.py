@@ -8,14 +8,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.members import Study, signed_words
-from consilience.agreement.rehearsal import would_leave
-from consilience.agreement.target import Target
-from consilience.agreement.text import agreement_text
-from consilience.formats.signature import new_key, public, read_key, sign
-from consilience.privacy.masks import derive_key, public_half
+from consilience.privacy.secure_aggregation.masks import derive_key, public_half
+from consilience.serialisation.signature import new_key, public, read_key, sign
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import Study, signed_words
+from consilience.study.protocol.rehearsal import would_leave
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import agreement_text
 
 COLUMNS = (
     Column("age", "number", "years", (18.0, 100.0), 50.0, 15.0),

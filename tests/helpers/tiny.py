@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import consilience as co
-from consilience.console.device_check import shorten as shortened
+from consilience.cli.device_check import shorten as shortened
+from consilience.data.splits.split import Rows, Split
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.controlled import control
 from consilience.models.maps import features, on_features
-from consilience.splits.split import Rows, Split
 
 Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors
 

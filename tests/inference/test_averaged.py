@@ -9,12 +9,12 @@ from torch import Tensor
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data, Sites
+from consilience.distributions.posterior import Dense, Point
 from consilience.inference import Laplace, Newton, VariationalGaussian
 from consilience.key import Key
+from consilience.messages import Client
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.hierarchical import Hierarchical
-from consilience.parties import Client
-from consilience.posterior import Dense, Point
 from consilience.task import Task
 
 DOUBLE = torch.float64

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience.comparison.outcomes import outcomes
-from consilience.comparison.rows import Row
+from consilience.benchmark.outcomes import outcomes
+from consilience.benchmark.rows import Row
 from consilience.data.sites import Data
-from consilience.engines import Sequential, Turn
+from consilience.distributions.payload import Coreset
+from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
-from consilience.formats.settings import describe, restore
 from consilience.inference import BPCfKL, Inference
 from consilience.inference.coreset import contrast, departure, still
+from consilience.inference.optimisers import Descent
 from consilience.inference.pseudo_rows import drawn, initial
 from consilience.key import Key
-from consilience.parties import Client, Received, Server
-from consilience.payload import Coreset
-from consilience.prior import Isotropic
-from consilience.privacy.exposure import nearness
+from consilience.messages import Client, Received, Server
+from consilience.privacy.disclosure.exposure import nearness
+from consilience.runs.engines import Sequential, Turn
+from consilience.serialisation.settings import describe, restore
 from consilience.task import mean_nll
-from consilience.training.optimisers import Descent
 
 NOISE, PRIOR = 0.5, 2.0  # variances
 SEED = torch.tensor(11)

@@ -12,19 +12,19 @@ from scipy.stats import norm
 
 import consilience as co
 from consilience.data.sites import Data
+from consilience.distributions.prior import Flat
 from consilience.errors import InputError
 from consilience.inference import DPSGD
 from consilience.inference.dpsgd import poisson_batch
 from consilience.key import Key
+from consilience.messages import Client
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
-from consilience.parties import Client
-from consilience.prior import Flat
-from consilience.privacy.canaries import corners
+from consilience.methods.claims import for_rounds, privacy_statement
+from consilience.privacy.audit.canaries import corners
+from consilience.privacy.dp.subsampled import epsilon_of_steps, noise_for
 from consilience.privacy.entropy import secret_draws
-from consilience.privacy.subsampled import epsilon_of_steps, noise_for
-from consilience.promises import for_rounds, privacy_statement
-from consilience.scoring.audit import audit_method
+from consilience.runs.audit import audit_method
 
 
 def rows(count: int = 40, features: int = 3) -> Data:

@@ -16,16 +16,16 @@ from torch.distributions import Normal, kl_divergence
 import consilience as co
 from consilience import tree
 from consilience.data import Data
-from consilience.datasets.synthetic import linear_gaussian
-from consilience.engines.vectorised import pad_rows
+from consilience.data.datasets.synthetic import linear_gaussian
+from consilience.distributions.posterior import Dense, Gaussian, Natural, natural
+from consilience.distributions.prior import Believed, Isotropic
+from consilience.inference import AdamSteps, Descent
 from consilience.inference.divergence import divergence
 from consilience.inference.laplace import fisher, ggn, sum_curvature
 from consilience.key import Key
+from consilience.messages import Client, Server
 from consilience.models.variational import BayesianConv2d, log_variances
-from consilience.parties import Client, Server
-from consilience.posterior import Dense, Gaussian, Natural, natural
-from consilience.prior import Believed, Isotropic
-from consilience.training import AdamSteps, Descent
+from consilience.runs.engines.vectorised import pad_rows
 
 NOISE, VAR = 0.5, 1.5  # standard deviation of the noise, variance of the prior
 # Full batches on a quadratic: every step shortens the way by √momentum, 0.8^100 = 2e-10 is left.
@@ -310,13 +310,13 @@ def test_the_floor_holds_and_is_reported() -> None:
     task, sites = tiny.classification()
     vi = co.MeanField(epochs=1, batch=16, start=-5.0, floor=-5.0, kl=0.0)  # without a prior variances shrink
 
-    result = co.run(co.VariationalAveraging(vi, rule=co.pooling.cf), task, sites, rounds=2)
+    result = co.run(co.VariationalAveraging(vi, rule=co.aggregation.cf), task, sites, rounds=2)
 
     low = [float(tree.ravel(r.payload.var).min()) for r in result.replies]
     assert min(low) >= math.exp(-5) * 0.999
     held = sum(int((tree.ravel(r.payload.var) <= math.exp(-5) * 1.001).sum()) for r in result.replies)
     assert held > 0 and result.report["diagnostics"]["floored"] == held
-    assert result.report["diagnostics"]["spread"] == pytest.approx(co.pooling.spread(result.state.posterior))
+    assert result.report["diagnostics"]["spread"] == pytest.approx(co.aggregation.spread(result.state.posterior))
 
 
 def test_warm_up_weighs_the_divergence_by_the_share_of_rounds_done() -> None:
@@ -384,7 +384,7 @@ def test_every_gaussian_inference_can_be_merged_by_every_rule(name: str) -> None
     task, sites = tiny.classification()
     inference = tiny.shortened(getattr(co, name)())
     result = co.run(co.VariationalAveraging(inference), task, sites, rounds=1, scored=False)
-    for rule in (co.pooling.eaa, co.pooling.gaa, co.pooling.aalv, co.pooling.ppa, co.pooling.cf):
+    for rule in (co.aggregation.eaa, co.aggregation.gaa, co.aggregation.aalv, co.aggregation.ppa, co.aggregation.cf):
         for equal in (False, True):
             state = result.pool(co.VariationalAveraging(inference, rule, equal), scored=False).state
             assert bool((tree.ravel(state.posterior.var) > 0).all())
@@ -393,7 +393,9 @@ def test_every_gaussian_inference_can_be_merged_by_every_rule(name: str) -> None
 
 def test_the_sampled_population_is_near_the_exact_moments() -> None:
     task, sites = tiny.classification()
-    result = co.run(tiny.shortened(co.VariationalAveraging(rule=co.pooling.ppa)), task, sites, rounds=1, scored=False)
+    result = co.run(
+        tiny.shortened(co.VariationalAveraging(rule=co.aggregation.ppa)), task, sites, rounds=1, scored=False
+    )
     sampled = result.pool(dataclasses.replace(result.method, population=100_000), scored=False).state.posterior  # type: ignore[type-var]
     exact_ = result.state.posterior
     torch.testing.assert_close(tree.ravel(sampled.var), tree.ravel(exact_.var), rtol=0.05, atol=0)
@@ -402,7 +404,7 @@ def test_the_sampled_population_is_near_the_exact_moments() -> None:
 def test_settings_that_do_not_exist_are_refused_before_training() -> None:
     task, sites = tiny.classification()
     with pytest.raises(co.InputError, match="belongs to the rule ppa"):
-        co.run(co.VariationalAveraging(rule=co.pooling.cf, population=100), task, sites, rounds=1)
+        co.run(co.VariationalAveraging(rule=co.aggregation.cf, population=100), task, sites, rounds=1)
     with pytest.raises(co.InputError, match="variant called 'ozer'"):
         co.run(co.VariationalAveraging(variant="ozer"), task, sites, rounds=1)
     with pytest.raises(co.InputError, match="variant called 'ozer'"):

@@ -11,13 +11,13 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines import Sequential, Turn, Vectorised
+from consilience.distributions.posterior import Point, Samples
+from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
 from consilience.inference.hmc import infer
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Point, Samples
-from consilience.prior import Isotropic
+from consilience.messages import Client
+from consilience.runs.engines import Sequential, Turn, Vectorised
 
 DIMENSIONS = 10
 

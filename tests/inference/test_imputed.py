@@ -10,13 +10,13 @@ from torch import nn
 
 import consilience as co
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Dense, Gaussian, Point, Posterior
+from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
 from consilience.inference import Laplace, MultipleImputation, Newton
 from consilience.inference.imputed import combine_fits, impute, marks_of, read_marks
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Dense, Gaussian, Point, Posterior
-from consilience.prior import Isotropic
+from consilience.messages import Client
 
 NOISE = 0.25
 VAR = 100.0

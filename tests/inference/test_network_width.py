@@ -19,7 +19,7 @@ from consilience.data.sites import Data
 from consilience.errors import Diverged
 from consilience.inference import HMC, Inference, PreconditionedSGHMC, Sampler
 from consilience.key import Key
-from consilience.parties import Client
+from consilience.messages import Client
 
 UNITS = 3
 ROWS = 100

@@ -10,11 +10,11 @@ from sklearn.linear_model import LogisticRegression
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines import Sequential, Turn, Vectorised
+from consilience.distributions.prior import Isotropic
 from consilience.inference import Laplace, Newton
 from consilience.key import Key
-from consilience.parties import Client, Received, Server
-from consilience.prior import Isotropic
+from consilience.messages import Client, Received, Server
+from consilience.runs.engines import Sequential, Turn, Vectorised
 
 
 def two_classes(rows: int = 200) -> Data:
@@ -68,7 +68,7 @@ def test_side_by_side_is_one_after_another() -> None:
 @pytest.mark.parametrize("attempt", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
 def test_groups_of_sites_in_threads_find_their_modes(attempt: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward-mode differentiation is not safe in threads: with it, groups of sites fail or are wrong."""
-    monkeypatch.setattr("consilience.engines.vectorised.cores", lambda: 4)
+    monkeypatch.setattr("consilience.runs.engines.vectorised.cores", lambda: 4)
     data = [two_classes(20 + 37 * k) for k in range(12)]
     task = co.classification(co.models.linear(4, 2))
     method = co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True))

@@ -18,10 +18,10 @@ from torch import Tensor
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.formats.settings import describe, restore
 from consilience.inference import HMC, Inference, Laplace, Newton, PreconditionedSGHMC, Sampler
 from consilience.key import Key
-from consilience.parties import Client
+from consilience.messages import Client
+from consilience.serialisation.settings import describe, restore
 
 FEATURES = 12
 

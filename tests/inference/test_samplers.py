@@ -10,14 +10,14 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Point
+from consilience.distributions.prior import Isotropic
 from consilience.errors import Diverged, InputError
 from consilience.inference import Inference
 from consilience.inference.hmc import HMC
+from consilience.inference.kernels import At
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.posterior import Point
-from consilience.prior import Isotropic
-from consilience.training.kernels import At
+from consilience.messages import Client
 
 DIMENSIONS = 2000
 

@@ -7,12 +7,12 @@ import torch
 
 import consilience as co
 from consilience.data.sites import Data
+from consilience.distributions.prior import Flat
 from consilience.inference import Distillation
 from consilience.inference.pseudo_rows import starts
 from consilience.inference.unrolled import Lessons, join_lessons, train_on_lessons
 from consilience.key import Key
-from consilience.parties import Client
-from consilience.prior import Flat
+from consilience.messages import Client
 
 SEED = torch.tensor(4)
 

@@ -14,12 +14,12 @@ from torch import nn
 
 import consilience as co
 from consilience.data.sites import Data
+from consilience.distributions.cox import Cox
+from consilience.distributions.posterior import Dense, multiply
+from consilience.distributions.prior import Flat, Isotropic
+from consilience.glm.derivatives import triangle
+from consilience.glm.event_sums import differentiate_counts, differentiate_times
 from consilience.inference.newton import Newton
-from consilience.linear.event_sums import differentiate_counts, differentiate_times
-from consilience.outcomes.cox import Cox
-from consilience.pooling.derivatives import triangle
-from consilience.posterior import Dense, multiply
-from consilience.prior import Flat, Isotropic
 
 LAPLACE = co.Laplace(mode=Newton(), dense=True)
 

@@ -16,15 +16,15 @@ import torch
 
 import consilience as co
 from consilience import tree
-from consilience.engines import Parallel, Sequential, Turn, Vectorised
-from consilience.formats.codec import decode, encode, types_of
+from consilience.distributions.payload import nbytes
+from consilience.distributions.predictive import Distribution
 from consilience.key import Key
+from consilience.messages import Client, Received, Server
 from consilience.method import is_personal, own_models
 from consilience.methods import METHODS
-from consilience.parties import Client, Received, Server
-from consilience.payload import nbytes
-from consilience.predictive import Distribution
+from consilience.runs.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.runs.provenance import citation
+from consilience.serialisation.codec import decode, encode, types_of
 
 TURN = Turn(0, Key(3))
 Run = Callable[[str, str], co.Result]

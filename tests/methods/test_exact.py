@@ -12,16 +12,16 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data import Data
+from consilience.distributions.payload import nbytes
+from consilience.distributions.predictive import Categorical, log_prob, tempered
 from consilience.errors import InputError
-from consilience.formats.settings import configure, describe, restore
+from consilience.glm import fitting, heads, sums
+from consilience.messages import Received
 from consilience.methods import METHODS
 from consilience.methods.exact import ExactPooling, least_share
 from consilience.methods.exact_tuned import GRID, SAME, ExactTuned, choose_setting
 from consilience.models.maps import features, on_features
-from consilience.parties import Received
-from consilience.payload import nbytes
-from consilience.pooling import fitting, heads, sums
-from consilience.predictive import Categorical, log_prob, tempered
+from consilience.serialisation.settings import configure, describe, restore
 
 SPLITS = (co.splits.iid(), co.splits.dirichlet(0.05), co.splits.dirichlet(1.0))
 

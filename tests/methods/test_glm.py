@@ -19,20 +19,20 @@ from torch import Tensor, nn
 
 import consilience as co
 from consilience import tree
-from consilience.admission.gate import Refused
-from consilience.admission.message import check_message
-from consilience.agreement.rehearsal import Broadcasts
 from consilience.data.sites import Data
-from consilience.engines import Parallel, Sequential, Turn, Vectorised
+from consilience.distributions.posterior import Dense, Point
+from consilience.distributions.prior import Flat, Isotropic
+from consilience.glm.derivatives import NOTHING, Derivatives, unpack
 from consilience.inference import Laplace
 from consilience.inference.newton import Newton
 from consilience.key import Key
+from consilience.messages import Client, Received, Server
 from consilience.methods.glm import GLM
 from consilience.models.maps import features, on_features
-from consilience.parties import Client, Received, Server
-from consilience.pooling.derivatives import NOTHING, Derivatives, unpack
-from consilience.posterior import Dense, Point
-from consilience.prior import Flat, Isotropic
+from consilience.runs.engines import Parallel, Sequential, Turn, Vectorised
+from consilience.study.protocol.rehearsal import Broadcasts
+from consilience.study.validation.gate import Refused
+from consilience.study.validation.message import check_message
 from consilience.task import Task
 
 ENGINES = {"sequential": Sequential, "vectorised": Vectorised, "parallel": lambda data: Parallel(data, workers=2)}
@@ -74,7 +74,7 @@ def fit(method: GLM, task: Task, sites: list[Data], rounds: int, engine: str = "
 
 def weights(task: Task, state: Any) -> Tensor:
     """Bias and weight as one matrix [C, K]."""
-    mean = co.posterior.centre(state.posterior, task.like).params
+    mean = co.distributions.posterior.centre(state.posterior, task.like).params
     return torch.cat([mean["bias"].unsqueeze(1), mean["weight"]], 1)
 
 

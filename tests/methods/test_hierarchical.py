@@ -10,14 +10,14 @@ import torch
 
 import consilience as co
 from consilience import tree
+from consilience.distributions.posterior import Dense, Natural
+from consilience.distributions.predictive import Categorical, Normal
+from consilience.glm.problem import layer_of
 from consilience.inference import VariationalGaussian
-from consilience.linear.problem import layer_of
+from consilience.messages import Received
 from consilience.method import own_models
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.hierarchical import Hierarchical, HierarchicalState
-from consilience.parties import Received
-from consilience.posterior import Dense, Natural
-from consilience.predictive import Categorical, Normal
 from consilience.runs.bounds import leave_one_out
 
 DOUBLE = torch.float64

@@ -11,18 +11,18 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines import Sequential, Turn
+from consilience.distributions.posterior import Point
+from consilience.distributions.predictive import Categorical, geometric, score, temperature, tempered
+from consilience.distributions.prior import Flat, Isotropic
 from consilience.errors import InputError
+from consilience.inference.gradient import full_gradient
 from consilience.key import Key
+from consilience.messages import Client, Received, Reply, Server
 from consilience.method import State
 from consilience.methods.beta import choose_beta, step_beta
 from consilience.methods.fedpa import Recent, remember
 from consilience.methods.scaffold import Controlled
-from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Point
-from consilience.predictive import Categorical, geometric, score, temperature, tempered
-from consilience.prior import Flat, Isotropic
-from consilience.training.gradient import full_gradient
+from consilience.runs.engines import Sequential, Turn
 
 
 def quadratic(centre: float, rows: int = 4) -> tuple[co.Task, Data]:
@@ -184,7 +184,7 @@ def test_tempering_never_hurts_the_calibration_rows() -> None:
     assert rows is not None
     p = result.method.predictive(task, result.state)(rows.x)
     t = result.report["tempered"]["temperature"]
-    assert score(co.pooling.tempered(p, t), rows.y) >= score(p, rows.y) - 1e-9
+    assert score(co.aggregation.tempered(p, t), rows.y) >= score(p, rows.y) - 1e-9
 
 
 def test_the_papers_pool_of_observations_divides_the_noise() -> None:

@@ -9,14 +9,14 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines import Parallel, Sequential, Turn, Vectorised
+from consilience.distributions.penalties import decay
+from consilience.distributions.posterior import Point
+from consilience.distributions.prior import Flat
+from consilience.inference import AdamSteps, Descent
+from consilience.inference.gradient import full_gradient, gradient_of
 from consilience.key import Key
-from consilience.parties import Server
-from consilience.posterior import Point
-from consilience.prior import Flat
-from consilience.tilt import decay
-from consilience.training import AdamSteps, Descent
-from consilience.training.gradient import full_gradient, gradient_of
+from consilience.messages import Server
+from consilience.runs.engines import Parallel, Sequential, Turn, Vectorised
 
 CURVES, CENTRES, SIZES = (1.0, 4.0), (0.0, 3.0), (2, 6)  # fₖ(θ) = hₖ (θ − cₖ)²/2
 

@@ -11,20 +11,20 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.prior import Flat
 from consilience.errors import InputError
+from consilience.glm.noisy_posterior import Effort
 from consilience.inference import Laplace
 from consilience.key import Key
-from consilience.linear.noisy_posterior import Effort
+from consilience.messages import Client, Server
 from consilience.methods.exact import ExactPooling
 from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.glm import GLM
 from consilience.models.bounded import Bounded
 from consilience.models.maps import RandomReLU
-from consilience.parties import Client, Server
-from consilience.prior import Flat
+from consilience.privacy.dp.mechanisms import Clipped, Privacy, Released
 from consilience.privacy.entropy import Simulated
-from consilience.privacy.mechanisms import Clipped, Privacy, Released
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 
@@ -48,8 +48,8 @@ def problem(sites: int = 4, classes: int | None = 3) -> tuple[co.Task, co.Sites]
 def test_every_engine_adds_the_same_noise(
     method: type[ExactPooling] | type[ExactTuned] | type[GLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)  # moments are not looked at
-    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
+    monkeypatch.setattr("consilience.glm.noisy_posterior.LAST", BRIEF)  # moments are not looked at
+    monkeypatch.setattr("consilience.glm.private.SEARCH", BRIEF)
     task, sites = problem()
     private = method(privacy=Privacy(3.0, 1e-4))
     results = [co.run(private, task, sites, engine=engine) for engine in ("sequential", "parallel", "vectorised")]
@@ -63,7 +63,7 @@ def test_every_engine_adds_the_same_noise(
 
 
 def test_what_has_no_noise_yet_cannot_be_stored_or_sent() -> None:
-    from consilience.formats.codec import decode, encode, types_of
+    from consilience.serialisation.codec import decode, encode, types_of
 
     task, sites = problem()
     private = ExactPooling(privacy=Privacy(3.0, 1e-4))
@@ -166,9 +166,9 @@ def test_noisy_sums_that_are_folded_end_where_those_that_are_kept_do(
     method: type[ExactPooling] | type[GLM] | type[GaussianProduct], classes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many shares of the noise are counted; the posterior would be too sure of itself with fewer."""
-    monkeypatch.setattr("consilience.engines.participation.PORTION", 2)
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)
-    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
+    monkeypatch.setattr("consilience.runs.engines.participation.PORTION", 2)
+    monkeypatch.setattr("consilience.glm.noisy_posterior.LAST", BRIEF)
+    monkeypatch.setattr("consilience.glm.private.SEARCH", BRIEF)
     task, sites = problem(classes=classes)
     private = method(privacy=Privacy(3.0, 1e-4, noise="once", honest=4))
     kept = co.run(private, task, sites, scored=False)
@@ -180,9 +180,9 @@ def test_noisy_sums_that_are_folded_end_where_those_that_are_kept_do(
 
 @pytest.mark.parametrize(
     ("method", "word"),
-    [(ExactPooling(head=co.pooling.heads.Dirichlet(), privacy=Privacy()), "leave head"),
+    [(ExactPooling(head=co.glm.heads.Dirichlet(), privacy=Privacy()), "leave head"),
      (ExactPooling(share=0.1, privacy=Privacy()), "leave head"),
-     (ExactTuned(candidates=(co.pooling.heads.OneHot(),), privacy=Privacy()), "candidates"),
+     (ExactTuned(candidates=(co.glm.heads.OneHot(),), privacy=Privacy()), "candidates"),
      (ExactPooling(privacy=Privacy(delta=0.01)), "one of the 660 rows"),
      (ExactPooling(privacy=Privacy(noise="once", honest=5)), "relied on")],
 )  # fmt: skip

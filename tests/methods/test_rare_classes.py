@@ -7,8 +7,7 @@ import warnings
 import pytest
 import torch
 
-from consilience.methods.beta import choose_beta
-from consilience.predictive import (
+from consilience.distributions.predictive import (
     Categorical,
     geometric,
     maximise,
@@ -19,6 +18,7 @@ from consilience.predictive import (
     temperature,
     tempered,
 )
+from consilience.methods.beta import choose_beta
 
 REPEATS = 40
 

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.distributions.payload import nbytes
+from consilience.distributions.posterior import Point, Posterior
+from consilience.glm.sums import add, summarise
+from consilience.inference.layers import curvature_root, label_gradient, layer_moments, linear_layers
 from consilience.key import Key
+from consilience.messages import Client, Received, Server
 from consilience.method import Pooled
 from consilience.methods.ccvr import CCVR, draw_features
 from consilience.methods.fedavg import FedAvg
@@ -24,12 +29,7 @@ from consilience.methods.fens import FENS, FENSState, start_aggregator
 from consilience.methods.fisher import FedFisher, FisherMerging
 from consilience.methods.regmean import RegMean
 from consilience.models.controlled import control
-from consilience.parties import Client, Received, Server
-from consilience.payload import nbytes
-from consilience.pooling.sums import add, summarise
-from consilience.posterior import Point, Posterior
 from consilience.task import Task
-from consilience.training.layers import curvature_root, label_gradient, layer_moments, linear_layers
 
 NOISE = 0.5
 BRIEFLY = co.SGD(epochs=1)
@@ -173,7 +173,7 @@ def test_the_layers_moments_are_those_of_single_rows_gradients() -> None:
 
 def test_a_convolutions_matrix_times_its_patches_is_its_output() -> None:
     """So that merged matrices act on what was summed."""
-    from consilience.training.layers import from_matrix, matrix_of, patches
+    from consilience.inference.layers import from_matrix, matrix_of, patches
 
     task, data = convolution()
     layer = task.model.get_submodule("1")

@@ -15,11 +15,8 @@ import torch
 from scipy import stats
 
 import consilience as co
-from consilience.agreement.columns import Column
-from consilience.agreement.target import Target
 from consilience.data.sites import Sites
 from consilience.errors import InputError
-from consilience.formats.settings import configure
 from consilience.method import Needs, needs
 from consilience.methods import METHODS, method
 from consilience.methods.rules import (
@@ -34,10 +31,13 @@ from consilience.methods.rules import (
     table,
     usual_map,
 )
+from consilience.methods.situation import shift_of, situation_of
 from consilience.models import FEATURES, MODELS
 from consilience.runs.recipe import Recipe
+from consilience.serialisation.settings import configure
 from consilience.study.proposal import proposal
-from consilience.summaries.situation import shift_of, situation_of
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.target import Target
 
 ROOT = Path(__file__).parents[2]
 RULES = table()["rules"]

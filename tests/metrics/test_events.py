@@ -10,11 +10,11 @@ import torch
 from lifelines import KaplanMeierFitter
 from lifelines.utils import concordance_index
 
+from consilience.distributions import Counts, Survival
 from consilience.metrics.binning import once
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.events import concordance, integrated_brier, observed_survival, risk_groups
 from consilience.metrics.scores import intervals, scores
-from consilience.outcomes import Counts, Survival
 
 
 def times(n: int = 80, seed: int = 0) -> tuple[Survival, torch.Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
 from consilience import metrics
+from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import Diverged, InputError
 from consilience.metrics.calibration import (
     coverage_curve,
@@ -30,7 +31,6 @@ from consilience.metrics.calibration import (
 )
 from consilience.metrics.scores import BETTER, intervals, scores
 from consilience.metrics.single import rank_positives
-from consilience.predictive import Categorical, Normal
 
 DOUBLE = torch.float64
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import consilience as co
+from consilience.distributions.predictive import Categorical, Distribution, Normal, tempered
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.metrics.evaluate import uncertainty
 from consilience.metrics.uncertainty import belonging_to, decompose
-from consilience.predictive import Categorical, Distribution, Normal, tempered
-from consilience.scoring.evaluate import uncertainty
 
 Make: TypeAlias = Callable[[int, int, int], tuple[list[list[Distribution]], Tensor]]
 

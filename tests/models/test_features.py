@@ -14,13 +14,13 @@ from torch.nn.functional import adaptive_avg_pool2d, unfold
 
 import consilience as co
 from consilience import tree
-from consilience.formats.blueprint import build_network, describe_network, task_from
+from consilience.inference.gradient import check_exact
 from consilience.key import Key
 from consilience.models.convolutions import Convolutions
 from consilience.models.frozen import Frozen, freeze
 from consilience.models.maps import describe_maps, without_last
 from consilience.runs.provenance import identity
-from consilience.training.gradient import check_exact
+from consilience.serialisation.blueprint import build_network, describe_network, task_from
 
 SHAPES: dict[str, Any] = {"identity": 6, "relu": 6, "fourier": 6, "conv": (2, 8, 9)}
 

@@ -11,17 +11,17 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import consilience as co
 from consilience.data.sites import Data
+from consilience.distributions.posterior import Samples
+from consilience.distributions.predictive import Categorical
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.messages import Client
 from consilience.models import MODELS, model
 from consilience.models.cnn import cnn_hasan
 from consilience.models.mlp import mlp
 from consilience.models.mobilenet import mobilenetv2
 from consilience.models.plain import Perceptron
 from consilience.models.resnet import resnet
-from consilience.parties import Client
-from consilience.posterior import Samples
-from consilience.predictive import Categorical
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 CONVOLUTIONAL = [name for name in MODELS if name.startswith(("cnn", "resnet", "mobilenet"))]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from consilience.distributions.softmax import log_softmax, softmax
 from consilience.key import Key
-from consilience.models.softmax import log_softmax, softmax
 
 
 @pytest.mark.parametrize("classes", [2, 10, 15, 16, 62])  # fewer and more than a register holds

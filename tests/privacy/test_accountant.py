@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from consilience.errors import InputError
-from consilience.privacy.accountant import check_budget, compose, delta_of, epsilon_of, mu_of, sigma_of
+from consilience.privacy.dp.accountant import check_budget, compose, delta_of, epsilon_of, mu_of, sigma_of
 
 
 @pytest.mark.parametrize(("sigma", "times"), [(2.0, 1), (3.0, 7), (20.0, 7)])

@@ -13,8 +13,8 @@ from scipy.stats import binomtest, norm
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.privacy.audit import bound, flip, guess, lower_bound, p_value
-from consilience.privacy.canaries import corners, wrong_outcomes
+from consilience.privacy.audit.canaries import corners, wrong_outcomes
+from consilience.privacy.audit.one_run import bound, flip, guess, lower_bound, p_value
 
 
 def test_the_bound_printed_in_the_paper() -> None:

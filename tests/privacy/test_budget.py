@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from consilience.errors import InputError
-from consilience.privacy.accountant import epsilon_of, mu_of
-from consilience.privacy.budget import (
+from consilience.privacy.dp.accountant import epsilon_of, mu_of
+from consilience.privacy.dp.budget import (
     UNBOUNDED,
     Budget,
     Cost,
@@ -23,7 +23,7 @@ from consilience.privacy.budget import (
     read_budget,
     write_budget,
 )
-from consilience.privacy.subsampled import Steps
+from consilience.privacy.dp.subsampled import Steps
 
 SECRET = b"site"
 MU = mu_of(1.0, 1e-5)

@@ -12,9 +12,9 @@ from scipy.stats import chisquare
 
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.privacy import discrete
-from consilience.privacy.accountant import delta_of
-from consilience.privacy.discrete import discrete_gaussian
+from consilience.privacy.dp import discrete
+from consilience.privacy.dp.accountant import delta_of
+from consilience.privacy.dp.discrete import discrete_gaussian
 from consilience.privacy.entropy import Entropy, Simulated
 
 

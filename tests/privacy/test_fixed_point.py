@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.errors import InputError
-from consilience.privacy.fixed_point import LARGEST, decode, encode
+from consilience.privacy.secure_aggregation.fixed_point import LARGEST, decode, encode
 
 
 @given(st.floats(-1e6, 1e6), st.sampled_from([2**-20, 2**-8, 0.1, 1.0]))

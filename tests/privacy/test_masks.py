@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.privacy.masks import (
+from consilience.privacy.secure_aggregation.masks import (
     PREFIX,
     Purpose,
     add_up,

@@ -8,12 +8,12 @@ import pytest
 from studies import agreement, rows, study, table
 from typer.testing import CliRunner
 
-from consilience.agreement.members import read
-from consilience.agreement.text import agreement_text, study_text
 from consilience.cli import app
 from consilience.errors import InputError
-from consilience.handover.admission import check_release
-from consilience.privacy.rules import DisclosureRules, by_rule
+from consilience.privacy.disclosure.rules import DisclosureRules, by_rule
+from consilience.study.admission import check_release
+from consilience.study.protocol.members import read
+from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.rows import parts, rows_of, training_rows
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from consilience.privacy.sparse import find_sparse
+from consilience.privacy.disclosure.sparse import find_sparse
 
 
 def rows_in(x: Tensor, smallest: int = 10) -> set[int]:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from consilience.effects.effects import Effects, Estimate, Label
+from consilience.biostatistics.effects import Effects, Estimate, Label
 from consilience.report.forest import effects_pictures, figure, forest
 
 

@@ -14,10 +14,10 @@ from reports import classification, comparison, read, regression, reliability, t
 
 import consilience.report
 from consilience.errors import InputError
-from consilience.findings.run_findings import read_run
-from consilience.findings.sentence import sentence
-from consilience.findings.wording import count, human_bytes, interval, number, percent
 from consilience.report.run_page import comparison_page, run_page
+from consilience.report.schema.run_findings import read_run
+from consilience.report.schema.sentence import sentence
+from consilience.report.schema.wording import count, human_bytes, interval, number, percent
 from consilience.report.table import comparison_table, run_table
 
 PAGES = {

@@ -9,13 +9,13 @@ from torch import nn
 import consilience as co
 from consilience.data.sites import Data
 from consilience.key import Key
+from consilience.messages import Reply
 from consilience.method import Method
 from consilience.models.bounded import Bounded
-from consilience.parties import Reply
-from consilience.privacy.canaries import corners
+from consilience.privacy.audit.canaries import corners
+from consilience.privacy.dp.mechanisms import Clipped, Privacy
 from consilience.privacy.entropy import Simulated
-from consilience.privacy.mechanisms import Clipped, Privacy
-from consilience.scoring.audit import audit_method, fit_coins
+from consilience.runs.audit import audit_method, fit_coins
 
 
 def canaries(count: int, features: int, classes: int | None, seed: int = 6) -> Data:
@@ -90,7 +90,7 @@ def test_the_guesser_of_private_sums_knows_their_noise(monkeypatch: pytest.Monke
         used.append((parts.shape[1], noise_var))
         return fit_coins(parts, total, noise_var)
 
-    monkeypatch.setattr("consilience.scoring.audit.fit_coins", note)
+    monkeypatch.setattr("consilience.runs.audit.fit_coins", note)
     task = co.classification(nn.Sequential(Bounded(2.0), nn.Linear(24, 2)))
     privacy = Privacy(3.0, 1e-4)
     known = canaries(50, 24, 2, seed=1)

@@ -11,16 +11,16 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.comparison.export import markdown
-from consilience.comparison.plan import Plan
-from consilience.comparison.running import compare_plan
+from consilience.benchmark.export import markdown
+from consilience.benchmark.plan import Plan
+from consilience.benchmark.running import compare_plan
 from consilience.data.sites import Data, Sites
-from consilience.findings.run_findings import read_run
-from consilience.findings.warnings import doubts
+from consilience.metrics.baselines import lines_to_beat
 from consilience.report.run_page import comparison_page, run_page
+from consilience.report.schema.run_findings import read_run
+from consilience.report.schema.warnings import doubts
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import Store
-from consilience.scoring.baselines import lines_to_beat
 
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
 

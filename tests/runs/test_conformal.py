@@ -12,9 +12,9 @@ import torch
 
 import consilience as co
 from consilience.data.sites import concatenate
-from consilience.findings.prediction_sets import read_sets, sets_sentence
-from consilience.guarantees.sets import Guarantee
+from consilience.prediction_sets.sets import Guarantee
 from consilience.report.run_page import run_page
+from consilience.report.schema.prediction_sets import read_sets, sets_sentence
 from consilience.runs.conformal import assess, models_of
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Result

@@ -15,21 +15,21 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import consilience as co
-from consilience.admission.form import form_of
-from consilience.agreement import rehearsal
-from consilience.agreement.columns import Column, inspect, labelled_rows
-from consilience.agreement.rehearsal import rehearsal_of, rehearse, would_leave
-from consilience.agreement.target import Target
 from consilience.data import cells
 from consilience.data.tables import from_csv
-from consilience.engines.soundness import PROBES
+from consilience.distributions.predictive import Predictive
 from consilience.inference import Adam, Laplace, Newton
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.unrolled import Distillation
+from consilience.messages import Client
+from consilience.metrics.evaluate import Scorer, in_units
 from consilience.metrics.scores import scores
-from consilience.parties import Client
-from consilience.predictive import Predictive
-from consilience.scoring.evaluate import Scorer, in_units
+from consilience.runs.engines.soundness import PROBES
+from consilience.study.protocol import rehearsal
+from consilience.study.protocol.columns import Column, inspect, labelled_rows
+from consilience.study.protocol.rehearsal import rehearsal_of, rehearse, would_leave
+from consilience.study.protocol.target import Target
+from consilience.study.validation.form import form_of
 from consilience.task import Task
 
 WORK: Counter[str] = Counter()
@@ -147,7 +147,7 @@ ABRIDGED: dict[str, Callable[[], Any]] = {
 def test_an_abridged_inference_gives_a_value_of_the_same_form(name: str) -> None:
     task, sites = tiny.classification()
     whole = ABRIDGED[name]()
-    short = co.settings.abridge(whole)
+    short = co.method.settings.abridge(whole)
     assert short != whole
     key = co.key.Key(2).tensor
     start: Any = task.init(co.key.Key(0))

@@ -11,20 +11,20 @@ import torch
 
 import consilience as co
 from consilience import tree
-from consilience.comparison.export import csv_text, markdown
-from consilience.comparison.plan import Plan
-from consilience.comparison.running import compare_plan
+from consilience.benchmark.export import csv_text, markdown
+from consilience.benchmark.plan import Plan
+from consilience.benchmark.running import compare_plan
 from consilience.data.sites import Data, Sites
-from consilience.findings.run_findings import read_run
-from consilience.findings.sentence import sentence
+from consilience.distributions.posterior import Point, Posterior
+from consilience.distributions.predictive import Categorical, Distribution, Normal
+from consilience.messages import Client
+from consilience.metrics import evaluate
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.scores import scores
-from consilience.parties import Client
-from consilience.posterior import Point, Posterior
-from consilience.predictive import Categorical, Distribution, Normal
 from consilience.report.run_page import comparison_page, run_page
+from consilience.report.schema.run_findings import read_run
+from consilience.report.schema.sentence import sentence
 from consilience.runs.recipe import Recipe
-from consilience.scoring import evaluate
 
 
 def part(p: Distribution, rows: slice) -> Distribution:

@@ -7,8 +7,8 @@ import math
 import pytest
 
 import consilience as co
+from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
-from consilience.prior import Isotropic
 from consilience.runs.recipe import Recipe
 
 

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.formats.blueprint import LAYERS, build_network, describe_network
-from consilience.formats.settings import describe, restore
 from consilience.methods import METHODS
 from consilience.models import MODELS
 from consilience.models.batchnorm import BatchNorm
@@ -26,6 +24,8 @@ from consilience.models.resnet import Residual, resnet
 from consilience.models.seeded import Dropout
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Prediction
+from consilience.serialisation.blueprint import LAYERS, build_network, describe_network
+from consilience.serialisation.settings import describe, restore
 
 
 def same(a: Prediction, b: Prediction) -> bool:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from tiny import Invoke
 
 import consilience as co
-from consilience.scoring.evaluate import Scorer
+from consilience.metrics.evaluate import Scorer
 
 RUN = ["scaffold", "--data", "moons", "--sites", "3", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
 RUN += ["--set", "inference.epochs=2", "--set", "inference.batch=1000"]

@@ -15,10 +15,10 @@ from reports import read
 from rounds import replies, rows, server_key
 from tiny import Invoke
 
-from consilience.formats.envelope import open_envelope
-from consilience.predictive import log_prob
+from consilience.distributions.predictive import log_prob
 from consilience.report.study_page import study_page
 from consilience.report.suppression import suppress
+from consilience.serialisation.envelope import open_envelope
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 

@@ -15,13 +15,13 @@ from lies import BASES, LIES, TABLE, UNKNOWABLE, as_markdown, size
 from rounds import server_key
 
 import consilience as co
-from consilience.admission.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
-from consilience.agreement.members import Study
+from consilience.distributions.posterior import Dense, Gaussian, Point
 from consilience.errors import InputError
-from consilience.handover.admission import group_answers, may_leave
-from consilience.parties import Reply
-from consilience.posterior import Dense, Gaussian, Point
+from consilience.messages import Reply
+from consilience.study.admission import group_answers, may_leave
 from consilience.study.coordinator import pool
+from consilience.study.protocol.members import Study
+from consilience.study.validation.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]

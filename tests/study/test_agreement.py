@@ -14,21 +14,21 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from tiny import Invoke
 
-from consilience.agreement.agreement import from_fields
-from consilience.agreement.columns import Column, features, inspect, labelled_rows, sums
-from consilience.agreement.members import Study, read, signed_words
-from consilience.agreement.names import check_name
-from consilience.agreement.rehearsal import rehearse, would_leave
-from consilience.agreement.target import Target
-from consilience.agreement.text import propose_columns, study_text
-from consilience.agreement.toml import read_columns
 from consilience.data.cells import Cell
+from consilience.distributions.posterior import Dense, Gaussian
 from consilience.errors import InputError
-from consilience.formats.signature import PREFIX, is_weak, new_key, public, sign, verifies
-from consilience.handover.admission import admit
-from consilience.posterior import Dense, Gaussian
+from consilience.serialisation.signature import PREFIX, is_weak, new_key, public, sign, verifies
+from consilience.study.admission import admit
 from consilience.study.joining import add_member, join_text
 from consilience.study.proposal import EXAMPLE, consistent, proposal
+from consilience.study.protocol.agreement import from_fields
+from consilience.study.protocol.columns import Column, features, inspect, labelled_rows, sums
+from consilience.study.protocol.members import Study, read, signed_words
+from consilience.study.protocol.names import check_name
+from consilience.study.protocol.rehearsal import rehearse, would_leave
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import propose_columns, study_text
+from consilience.study.protocol.toml import read_columns
 
 
 def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from consilience.cli import app
 from consilience.errors import InputError
-from consilience.formats.signature import read_key
 from consilience.key import Key
-from consilience.privacy.audit import Bound
+from consilience.privacy.audit.one_run import Bound
+from consilience.serialisation.signature import read_key
 from consilience.study.audit import audit_site, far_rows, meaning
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit

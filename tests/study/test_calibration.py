@@ -13,19 +13,19 @@ import studies
 import torch
 from rounds import pooled_model, replies, rows, server_key
 
-from consilience.agreement.agreement import from_toml
-from consilience.agreement.guarantees import calibration_of
-from consilience.agreement.members import Study
-from consilience.agreement.target import Target
-from consilience.agreement.text import agreement_text
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.signature import read_key
-from consilience.guarantees.coverage import rank
-from consilience.guarantees.sets import Guarantee, contains
+from consilience.prediction_sets.coverage import rank
+from consilience.prediction_sets.sets import Guarantee, contains
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.signature import read_key
 from consilience.study.calibration import calibrate, count, read_thresholds, score_rows
 from consilience.study.model import read_model
+from consilience.study.protocol.agreement import from_toml
+from consilience.study.protocol.guarantees import calibration_of
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import Parts, parts
 
 SETS: dict[str, Any] = {"level": 0.8, "calibrate": 0.4, "choose": 0.0, "smallest": 4}

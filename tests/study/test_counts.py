@@ -15,25 +15,25 @@ import studies
 import torch
 from rounds import pooled_model, replies, rows, server_key
 
-from consilience.agreement.guarantees import calibration_of, describe_counts
-from consilience.agreement.members import Study
-from consilience.agreement.target import Target
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Envelope, open_envelope, seal
-from consilience.formats.signature import read_key
-from consilience.guarantees.kinds import find_guarantee, site_table
-from consilience.guarantees.sets import Guarantee
-from consilience.handover.masking import MaskBook, book_path, counts_of
-from consilience.handover.summing import drop_sites
-from consilience.privacy.accountant import sigma_of
-from consilience.privacy.budget import EVERYBODY, read_budget
+from consilience.prediction_sets.kinds import find_guarantee, site_table
+from consilience.prediction_sets.sets import Guarantee
+from consilience.privacy.dp.accountant import sigma_of
+from consilience.privacy.dp.budget import EVERYBODY, read_budget
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Envelope, open_envelope, seal
+from consilience.serialisation.signature import read_key
 from consilience.study import calibration
 from consilience.study.calibration import Counts, calibrate, count, kept_path, release_counts, score_rows
+from consilience.study.masking import MaskBook, book_path, counts_of
 from consilience.study.model import Model, read_model
+from consilience.study.protocol.guarantees import calibration_of, describe_counts
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.spending import nothing as no_write
+from consilience.study.summing import drop_sites
 
 SETS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "level": 0.8, "calibrate": 0.4}
 MASKED: dict[str, Any] = {**SETS, "choose": 0.0, "smallest": 4, "cells": 1, "secure": True}  # single scores are shown

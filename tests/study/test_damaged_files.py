@@ -16,17 +16,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from damage import Outcomes, mutated, mutated_tensors, mutated_toml
 from safetensors.torch import save
 
-from consilience.agreement.agreement import from_fields
-from consilience.agreement.members import Study, read
-from consilience.agreement.text import agreement_text, study_text
-from consilience.agreement.toml import read_columns
 from consilience.errors import InputError
-from consilience.formats.codec import digest
-from consilience.formats.envelope import FORMAT, KEY, Envelope, open_envelope
-from consilience.formats.signature import public, read_key, sign
-from consilience.handover.files import message_file
+from consilience.serialisation.codec import digest
+from consilience.serialisation.envelope import FORMAT, KEY, Envelope, open_envelope
+from consilience.serialisation.signature import public, read_key, sign
 from consilience.study.coordinator import pool
+from consilience.study.files import message_file
 from consilience.study.model import read_model
+from consilience.study.protocol.agreement import from_fields
+from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.text import agreement_text, study_text
+from consilience.study.protocol.toml import read_columns
 from consilience.study.rows import parts, rows_of
 from consilience.study.site import first_message, fit, read_message
 

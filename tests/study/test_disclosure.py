@@ -14,19 +14,19 @@ from rounds import replies, rows, server_key
 from tiny import Invoke
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.members import Study
-from consilience.agreement.text import study_text
 from consilience.data.sites import Data
 from consilience.disk.data_folder import locate
+from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
-from consilience.pooling.sums import Sums, square_matrix
-from consilience.posterior import Dense
-from consilience.privacy.disclosure import Span, find_apart, guard
+from consilience.glm.sums import Sums, square_matrix
+from consilience.privacy.disclosure.guard import Span, find_apart, guard
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit
 
@@ -81,7 +81,7 @@ def patients_in(send: Dense | Sums, agreement: Agreement, x: Tensor) -> set[int]
 
 def heart(folder: Path, **words: object) -> Study:
     """The study of docs/study.md, signed by its hospitals."""
-    from consilience.agreement.toml import read_columns
+    from consilience.study.protocol.toml import read_columns
 
     target, columns = read_columns(ROOT / "examples" / "hospitals" / "columns.toml")
     return studies.study(folder, HOSPITALS, 400, target=target, columns=columns, **(DEFAULT | words))
@@ -285,7 +285,7 @@ def test_a_study_of_format_1_is_warned_and_goes_on(tmp_path: Path) -> None:
 
 def test_over_flower_sites_fit_the_same_guarded_rows(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    from consilience.flower.site import site_of
+    from consilience.study.flower.site import site_of
 
     study = studies.study(tmp_path)
     own = rows(study, tmp_path)["north"]
@@ -363,7 +363,7 @@ def test_a_deployed_study_pools_no_fewer_either(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     import loopback
 
-    from consilience.flower.server import rounds
+    from consilience.study.flower.server import rounds
 
     study = studies.study(tmp_path, fewest_sites=3)
 
@@ -406,7 +406,7 @@ def test_the_account_of_a_pool_says_what_was_accepted(
 
 
 def test_columns_say_where_their_features_lie() -> None:
-    from consilience.agreement.columns import spans
+    from consilience.study.protocol.columns import spans
 
     columns = (*studies.COLUMNS, Column("site", "category", levels=("x", "y")))
 

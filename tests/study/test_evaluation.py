@@ -14,18 +14,18 @@ import torch
 from rounds import pooled_model, replies, rows
 from tiny import Invoke
 
-from consilience.agreement.agreement import from_toml
-from consilience.agreement.members import Study
-from consilience.agreement.target import Target
-from consilience.agreement.text import agreement_text, study_text
 from consilience.data.sites import Data
+from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.signature import read_key
-from consilience.handover.evaluations import evaluation_file, read_evaluations
-from consilience.predictive import Categorical, Normal
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.signature import read_key
+from consilience.study.evaluations import evaluation_file, read_evaluations
 from consilience.study.model import read_model
+from consilience.study.protocol.agreement import from_toml
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.spending import Leaving, charge
 
 AGREED: dict[str, Any] = {"evaluation": True, "test": 0.5, "choose": 0.0, "smallest": 4}

@@ -17,24 +17,24 @@ from lifelines import CoxPHFitter
 from rounds import same_numbers, server_key
 
 import consilience as co
-from consilience.agreement.agreement import Agreement, from_fields
-from consilience.agreement.members import Study
-from consilience.agreement.target import FURTHER, Target, lay_times
-from consilience.agreement.text import agreement_text
-from consilience.agreement.toml import parse
 from consilience.data.sites import Sites
+from consilience.distributions.curves import baseline, sum_times
+from consilience.distributions.posterior import Dense
+from consilience.distributions.survival import Survival
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.signature import read_key
-from consilience.guarantees.sets import lower_bounds
-from consilience.outcomes.curves import baseline, sum_times
-from consilience.outcomes.survival import Survival
-from consilience.posterior import Dense
+from consilience.prediction_sets.sets import lower_bounds
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.signature import read_key
 from consilience.study.calibration import calibrate, count
 from consilience.study.coordinator import choose
 from consilience.study.effects import model_effects
 from consilience.study.model import Model, read_model, select_hand_out
+from consilience.study.protocol.agreement import Agreement, from_fields
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import FURTHER, Target, lay_times
+from consilience.study.protocol.text import agreement_text
+from consilience.study.protocol.toml import parse
 from consilience.study.rows import training_rows
 
 TARGETS = {"counts": COUNTS, "survival": TIMES}
@@ -247,7 +247,7 @@ def test_what_is_agreed_survives_its_text(tmp_path: Path) -> None:
         path = tmp_path / "study.toml"
         path.write_text(agreement_text(agreed, "sums"))
 
-        from consilience.agreement.agreement import from_toml
+        from consilience.study.protocol.agreement import from_toml
 
         assert from_toml(parse(path)[1], path) == agreed
         assert from_fields(agreed.fields) == agreed

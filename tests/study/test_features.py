@@ -13,16 +13,16 @@ import studies
 import torch
 
 import consilience as co
-from consilience.agreement.agreement import from_fields
-from consilience.agreement.columns import Column
-from consilience.agreement.members import read
-from consilience.agreement.target import Target
-from consilience.agreement.text import study_text
 from consilience.errors import InputError
-from consilience.handover.admission import bounds_of
 from consilience.key import Key
 from consilience.models.maps import longest_features
+from consilience.study.admission import bounds_of
 from consilience.study.proposal import consistent, proposal
+from consilience.study.protocol.agreement import from_fields
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.members import read
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import study_text
 
 
 @pytest.mark.parametrize("features", ["identity", "relu:20", "fourier:20:3"])

@@ -13,20 +13,20 @@ from damage import damaged
 from rounds import pooled_model, replies, rows, same_numbers, server_key, statistics_of
 
 import consilience as co
-from consilience.agreement.agreement import FORMAT_1
-from consilience.agreement.members import Study
 from consilience.data.sites import Data, Sites
+from consilience.distributions.posterior import Point, Samples
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.formats.signature import new_key, read_key
-from consilience.handover.admission import gate_of
-from consilience.handover.files import collect
 from consilience.key import Key
 from consilience.methods.beta import BETAS
-from consilience.posterior import Point, Samples
-from consilience.scoring.choice import TEMPERATURES, log_scores
+from consilience.metrics.choice import TEMPERATURES, log_scores
+from consilience.serialisation.envelope import Header, open_envelope, seal
+from consilience.serialisation.signature import new_key, read_key
+from consilience.study.admission import gate_of
 from consilience.study.coordinator import choose, pool
+from consilience.study.files import collect
 from consilience.study.model import Model, read_model, select_hand_out
+from consilience.study.protocol.agreement import FORMAT_1
+from consilience.study.protocol.members import Study
 from consilience.study.recall import recall
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from consilience import tree
-from consilience.agreement.members import Study
-from consilience.agreement.rehearsal import invent_rows, server_of
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.rehearsal import invent_rows, server_of
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]

@@ -12,15 +12,15 @@ import torch
 from rounds import replies, rows, same_numbers, server_key
 
 import consilience as co
-from consilience.agreement.columns import Column, imputed_marks
 from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites
+from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
 from consilience.inference import Laplace, MultipleImputation, Newton
-from consilience.posterior import Dense
 from consilience.study.coordinator import pool
 from consilience.study.effects import model_effects
 from consilience.study.model import read_model
+from consilience.study.protocol.columns import Column, imputed_marks
 from consilience.study.rows import training_rows
 
 COLUMNS = (

@@ -18,14 +18,14 @@ import studies
 import torch
 from rounds import server_key
 
-from consilience.agreement.members import Study
-from consilience.agreement.text import study_text
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import open_envelope
-from consilience.handover.masking import book_path
-from consilience.handover.summing import drop_sites
-from consilience.privacy.budget import read_budget
+from consilience.privacy.dp.budget import read_budget
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import open_envelope
 from consilience.study.coordinator import pool
+from consilience.study.masking import book_path
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.text import study_text
+from consilience.study.summing import drop_sites
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed")
 

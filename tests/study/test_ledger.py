@@ -15,12 +15,12 @@ import torch
 from rounds import pooled_model, replies
 from tiny import Invoke
 
-from consilience.agreement.members import Study, read
-from consilience.agreement.target import Target
-from consilience.agreement.text import study_text
 from consilience.data.sites import Data
-from consilience.formats.signature import read_key
-from consilience.privacy.budget import hash_rows, read_budget
+from consilience.privacy.dp.budget import hash_rows, read_budget
+from consilience.serialisation.signature import read_key
+from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.target import Target
+from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of
 from consilience.study.spending import secret_of
 

@@ -12,18 +12,18 @@ import torch
 from rounds import replies, rows, server_key
 
 import consilience as co
-from consilience.agreement.agreement import FORMAT_1
-from consilience.agreement.members import Study
+from consilience.distributions.posterior import Point
 from consilience.errors import InputError
-from consilience.formats.codec import types_of
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
-from consilience.handover.files import message_file
+from consilience.glm.sums import square_matrix
+from consilience.messages import Client, Reply
 from consilience.methods import METHODS
-from consilience.parties import Client, Reply
-from consilience.pooling.sums import square_matrix
-from consilience.posterior import Point
+from consilience.serialisation.codec import types_of
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
+from consilience.study.files import message_file
+from consilience.study.protocol.agreement import FORMAT_1
+from consilience.study.protocol.members import Study
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.site import Fitted, first_message, fit
 

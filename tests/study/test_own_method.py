@@ -24,8 +24,8 @@ import torch
 
 import consilience as co
 from consilience.inference import Inference
-from consilience.parties import Reply
-from consilience.posterior import Point
+from consilience.messages import Reply
+from consilience.distributions.posterior import Point
 from consilience.data.sites import Data  # imported, and still kept off the wire
 
 

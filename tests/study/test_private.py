@@ -15,22 +15,22 @@ from places import Place
 from rounds import replies, server_key
 from tiny import Invoke
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.members import Study
-from consilience.agreement.promise import describe_promise
-from consilience.agreement.text import agreement_text
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
+from consilience.glm.noisy import shorten
+from consilience.glm.noisy_posterior import Effort
 from consilience.key import Key
-from consilience.linear.noisy_posterior import Effort
-from consilience.parties import Client
-from consilience.pooling.noisy import shorten
-from consilience.privacy.accountant import epsilon_of
-from consilience.privacy.budget import UNBOUNDED, read_budget
+from consilience.messages import Client
+from consilience.privacy.dp.accountant import epsilon_of
+from consilience.privacy.dp.budget import UNBOUNDED, read_budget
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.promise import describe_promise
+from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import fit
 from consilience.study.spending import Leaving, charge, cost_of_round
@@ -161,8 +161,8 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round is paid for; with little noise the model is nearly that of the study without: rows are clipped."""
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)
-    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
+    monkeypatch.setattr("consilience.glm.noisy_posterior.LAST", BRIEF)
+    monkeypatch.setattr("consilience.glm.private.SEARCH", BRIEF)
     words = {"method": "glm", "settings": (), "model": "linear"}
     predictions = []
     for name, more in (("plain", {"rounds": 8}), ("private", {"rounds": 4, "epsilon": 300.0, "delta": 1e-3})):

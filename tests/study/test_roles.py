@@ -15,14 +15,14 @@ import studies
 import torch
 from scipy.stats import beta
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.members import Study, read
-from consilience.agreement.text import agreement_text
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.formats.envelope import open_envelope
-from consilience.formats.signature import read_key
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import read_key
 from consilience.study.proposal import proposal
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import parts, rows_of
 from consilience.study.site import fit
 

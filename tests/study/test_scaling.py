@@ -13,16 +13,16 @@ from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column, inspect
-from consilience.agreement.members import Sender, Study, read, signed_words
-from consilience.agreement.text import agreement_text, study_text
-from consilience.agreement.toml import check_column
 from consilience.data.cells import Cell
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, seal
-from consilience.formats.signature import new_key, public, read_key, sign
+from consilience.serialisation.envelope import Header, seal
+from consilience.serialisation.signature import new_key, public, read_key, sign
 from consilience.study.joining import draft_hash, sums_file, with_scaling
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column, inspect
+from consilience.study.protocol.members import Sender, Study, read, signed_words
+from consilience.study.protocol.text import agreement_text, study_text
+from consilience.study.protocol.toml import check_column
 
 
 def drafted(folder: Path) -> Agreement:

@@ -17,21 +17,21 @@ from scipy import stats
 from tiny import Invoke
 
 from consilience import tree
-from consilience.agreement.members import Study, read
-from consilience.agreement.text import study_text
 from consilience.disk import writing
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.formats.signature import read_key
-from consilience.handover.masking import MESSAGE, REPLY, MaskBook, book_path
-from consilience.handover.masking import statistics_of as statistics_about
-from consilience.handover.summing import drop_sites
-from consilience.privacy.accountant import epsilon_of
-from consilience.privacy.masks import Masked
+from consilience.privacy.dp.accountant import epsilon_of
+from consilience.privacy.secure_aggregation.masks import Masked
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Header, open_envelope, seal
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, choose, pool, start
+from consilience.study.masking import MESSAGE, REPLY, MaskBook, book_path
+from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import Model, model_file, read_model
+from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.text import study_text
 from consilience.study.site import fit, statistics
+from consilience.study.summing import drop_sites
 
 FOUR = ("north", "south", "west", "east")
 SUMS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1}
@@ -454,7 +454,7 @@ def test_a_kill_at_any_file_leaves_no_second_answer_and_no_told_mask_unwritten(
         book(study, tmp_path, "north").tell(request)
 
     with monkeypatch.context() as patched:
-        patched.setattr("consilience.handover.masking.write_whole", killed_write)
+        patched.setattr("consilience.study.masking.write_whole", killed_write)
         with pytest.raises(Killed):
             fit_and_tell()
 

@@ -18,20 +18,20 @@ from rounds import replies, server_key
 from tiny import Invoke
 
 from consilience import tree
-from consilience.admission import gate
-from consilience.agreement.members import Study
-from consilience.agreement.rehearsal import PROBES, probe_rows
-from consilience.engines.soundness import UNSOUND
+from consilience.distributions.posterior import Dense
+from consilience.distributions.predictive import Categorical
 from consilience.errors import Diverged, InputError
-from consilience.formats.codec import types_of
-from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.signature import read_key
-from consilience.posterior import Dense
-from consilience.predictive import Categorical
 from consilience.report.study_page import study_page
+from consilience.runs.engines.soundness import UNSOUND
+from consilience.serialisation.codec import types_of
+from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.signature import read_key
 from consilience.study.account import influence_warnings
 from consilience.study.coordinator import choose, pool
 from consilience.study.model import Model, model_file, read_model
+from consilience.study.protocol.members import Study
+from consilience.study.protocol.rehearsal import PROBES, probe_rows
+from consilience.study.validation import gate
 
 LIAR = "west"
 FOUR = ("north", "south", "east", "west")
@@ -159,7 +159,7 @@ def test_a_model_that_predicts_no_number_is_neither_read_nor_written(tmp_path: P
 def test_predictions_of_these_rows_must_be_finite_and_unsure_means_abstain(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from consilience.console.predictions import _class_predictions
+    from consilience.cli.predictions import _class_predictions
 
     study = studies.study(tmp_path, **POINT)
     path = tmp_path / "sepsis.model"

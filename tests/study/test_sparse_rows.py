@@ -16,13 +16,13 @@ import studies
 import torch
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column
-from consilience.agreement.target import Target
+from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
-from consilience.formats.signature import read_key
-from consilience.pooling.sums import Sums, square_matrix
-from consilience.posterior import Dense, Natural
+from consilience.glm.sums import Sums, square_matrix
+from consilience.serialisation.signature import read_key
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.columns import Column
+from consilience.study.protocol.target import Target
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit
 

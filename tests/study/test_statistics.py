@@ -11,12 +11,12 @@ import studies
 import torch
 from rounds import pooled_model, replies, server_key, statistics_of
 
-from consilience.agreement.members import Study
-from consilience.formats.codec import TYPES
-from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.signature import read_key
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import choose
 from consilience.study.model import read_model
+from consilience.study.protocol.members import Study
 
 Change = Callable[[dict[str, Any]], Any]
 

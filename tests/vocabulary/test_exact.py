@@ -12,13 +12,9 @@ from sklearn.gaussian_process.kernels import RBF
 
 import consilience as co
 from consilience.data import Data
-from consilience.datasets.synthetic import linear_gaussian
-from consilience.engines import Sequential, Turn
-from consilience.key import Key
-from consilience.method import State
-from consilience.parties import Server
-from consilience.posterior import Dense, Gaussian, draw, moments, multiply
-from consilience.predictive import (
+from consilience.data.datasets.synthetic import linear_gaussian
+from consilience.distributions.posterior import Dense, Gaussian, draw, moments, multiply
+from consilience.distributions.predictive import (
     Categorical,
     Normal,
     Powers,
@@ -32,8 +28,12 @@ from consilience.predictive import (
     shared,
     tempered,
 )
-from consilience.prior import Flat, Isotropic
-from consilience.scoring.evaluate import uncertainty
+from consilience.distributions.prior import Flat, Isotropic
+from consilience.key import Key
+from consilience.messages import Server
+from consilience.method import State
+from consilience.metrics.evaluate import uncertainty
+from consilience.runs.engines import Sequential, Turn
 
 NOISE = 0.5
 
@@ -252,7 +252,7 @@ def test_temperature_of_a_sharpened_truth_is_recovered() -> None:
     true = torch.randn(20_000, 4, generator=g, dtype=torch.float64).log_softmax(-1)
     y = torch.multinomial(true.exp(), 1, generator=g).squeeze(-1)
     sharp = tempered(Categorical(true), 1 / 3)  # three times too sure
-    from consilience.predictive import temperature
+    from consilience.distributions.predictive import temperature
 
     t = temperature(sharp, y)
 

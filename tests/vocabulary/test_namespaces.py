@@ -6,13 +6,13 @@ from types import ModuleType
 
 import pytest
 
-from consilience import metrics, models, pooling
+from consilience import aggregation, metrics, models
+from consilience.aggregation.merging import eaa
+from consilience.distributions.predictive import mixture
 from consilience.models.mlp import mlp
-from consilience.pooling.merging import eaa
-from consilience.predictive import mixture
 
 
-@pytest.mark.parametrize("room", [metrics, models, pooling], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [metrics, models, aggregation], ids=lambda room: room.__name__)
 def test_a_room_offers_what_it_lists(room: ModuleType) -> None:
     assert len(set(room.__all__)) == len(room.__all__)
     for name in room.__all__:
@@ -21,6 +21,6 @@ def test_a_room_offers_what_it_lists(room: ModuleType) -> None:
 
 
 def test_a_room_hands_out_the_functions_themselves() -> None:
-    assert pooling.mixture is mixture
-    assert pooling.eaa is eaa
+    assert aggregation.mixture is mixture
+    assert aggregation.eaa is eaa
     assert models.mlp is mlp

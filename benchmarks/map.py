@@ -1,0 +1,176 @@
+"""The map of the package, for a person to read: python -m benchmarks.map, or make map. Nothing here is a limit.
+
+Rooms and how many imports stay inside theirs, who uses a room alone, file names that occur in several rooms, how wide
+the contract is, and what a reader walks through who follows a run, a comparison and a study from call to answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1] / "consilience"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name(file: Path) -> str:
+    """The dotted name of a file, without the package's."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name(file) for file in FILES}
+
+
+@cache
+def imported(file: Path, first: bool = False) -> tuple[str, ...]:
+    """What a file imports from the package; `first`: as it is loaded, not when a function is called."""
+    found = []
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in tree.body if first else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "consilience":
+            home = ".".join((node.module or "").split(".")[1:])
+            for alias in node.names:
+                whole = f"{home}.{alias.name}".strip(".")
+                found.append(whole if whole in NAMES else home)
+    return tuple(module for module in found if module)
+
+
+def room(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+def longest_chain() -> int:
+    """How many files lie on the longest way down by imports."""
+    below = {name(file): {m for m in imported(file, first=True) if m != name(file)} for file in FILES}
+
+    @cache
+    def depth(module: str) -> int:
+        return 1 + max((depth(m) for m in below.get(module, ()) if "." in m), default=0)
+
+    try:
+        return max(depth(module) for module in below if "." in module)
+    except RecursionError:
+        return 0  # a cycle of files
+
+
+def widths() -> Iterator[tuple[int, str]]:
+    """How many parameters each public function takes."""
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and "cli" not in file.parts:
+                count = len(node.args.args) + len(node.args.kwonlyargs) + len(node.args.posonlyargs)
+                yield count, f"{name(file)}.{node.name}"
+
+
+@contextlib.contextmanager
+def walking() -> Iterator[dict[str, set[str]]]:
+    """Note the functions, files and rooms that are entered."""
+    seen: dict[str, set[str]] = {"functions": set(), "files": set(), "rooms": set()}
+    root = str(PACKAGE)
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(root):
+            where = Path(file).relative_to(PACKAGE)
+            seen["functions"].add(f"{where}:{frame.f_code.co_qualname}")
+            seen["files"].add(str(where))
+            seen["rooms"].add(where.parts[0].removesuffix(".py"))
+
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+
+
+def run_once() -> None:
+    """FedAvg, two rounds on moons."""
+    import consilience as co
+
+    sites = co.datasets.moons(90, seed=0).split(co.splits.iid(), sites=3, calibration=0, seed=0)
+    task = co.classification(co.models.linear(sites.features, sites.classes))
+    co.run(co.methods.METHODS["fedavg"](), task, sites, rounds=2, engine="sequential")
+
+
+def compare_once() -> None:
+    """Two rows, one seed."""
+    import consilience as co
+
+    with tempfile.TemporaryDirectory() as folder:
+        co.compare(
+            ["fedavg", "mixture"], data="moons", model="linear", sites=3, out=f"{folder}/comparison", bounds=False
+        )
+
+
+def commands(*lines: str) -> Callable[[], None]:
+    """Command lines, one after another, in one folder."""
+
+    def follow() -> None:
+        from consilience.cli import main
+
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            for site in ("north", "south", "west"):
+                rows = "\n".join(f"{i % 7},{(3 * i) % 5},{'yes' if (i * 7) % 3 else 'no'}" for i in range(60))
+                Path(f"{site}.csv").write_text(f"age,dose,ill\n{rows}\n", encoding="utf-8")
+            for line in lines:
+                sys.argv = ["consilience", *line.split()]
+                with contextlib.suppress(SystemExit):
+                    main()
+
+    return follow
+
+
+STUDY = [
+    "study new s.toml --target ill --columns north.csv --method exact",
+    *(f"site join s.toml --as {site} --key {site}.key --data {site}.csv" for site in ("north", "south", "west")),
+]
+WALKS = {"run": run_once, "compare": compare_once, "study until all have joined": commands(*STUDY)}
+
+
+def main() -> None:
+    """Print the map."""
+    from consilience.method import Method
+
+    rooms = sorted({room(name(file)) for file in FILES if len(file.relative_to(PACKAGE).parts) > 1})
+    pairs = [(name(file), module) for file in FILES for module in imported(file)]
+    edges = [(a, b) for a, b in pairs if room(a) in rooms and room(b) in rooms]
+    inside = sum(room(a) == room(b) for a, b in edges)
+    users: dict[str, set[str]] = defaultdict(set)
+    for a, b in edges:
+        if room(a) != room(b):
+            users[room(b)].add(room(a))
+    names = Counter(file.name for file in FILES if file.name not in ("__init__.py", "__main__.py"))
+    own = [kind for kind in Method.__mro__ if kind.__module__.startswith("consilience")]
+    hooks = {n for kind in own for n, v in vars(kind).items() if inspect.isroutine(v) and not n.startswith("_")}
+    facts = {n for kind in own for n in vars(kind).get("__annotations__", {})}
+    print(f"rooms / files at the root: {len(rooms)} / {len(list(PACKAGE.glob('*.py')))}; {len(FILES)} files in all")
+    print(f"imports that stay inside their room: {inside / len(edges):.0%}")
+    print(f"longest import chain: {longest_chain() or 'a cycle'}")
+    print(f"rooms with one user: {', '.join(r for r in rooms if len(users[r]) == 1) or 'none'}")
+    print(
+        f"file names that occur in several rooms: {', '.join(sorted(n for n, c in names.items() if c > 1)) or 'none'}"
+    )
+    print(f"Method: {len(facts)} class variables, {len(hooks)} functions")
+    print("widest public functions: " + ", ".join(f"{n} ({w})" for w, n in sorted(widths(), reverse=True)[:5]))
+    for title, follow in WALKS.items():
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), walking() as seen:
+            follow()
+        print(
+            f"{title}: {len(seen['functions'])} functions in {len(seen['files'])} files of {len(seen['rooms'])} rooms"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""What `run` does: a recipe and how to run it, from options or from the folder of an earlier start."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from consilience.cli.screen import progress
+from consilience.data.tables import is_tables
+from consilience.errors import InputError, refuse_damage
+from consilience.method import Method
+from consilience.methods import is_own_method, known_method
+from consilience.methods.claims import check_private
+from consilience.models import is_import_path
+from consilience.runs.engines.participation import Participation
+from consilience.runs.features import names_a_map
+from consilience.runs.provenance import hash_tables
+from consilience.runs.recipe import Recipe
+from consilience.runs.resuming import check_resumed
+from consilience.runs.run import Compute
+from consilience.runs.run import run as run_method
+from consilience.runs.store import Store
+from consilience.serialisation.blueprint import task_from
+from consilience.serialisation.settings import restore
+from consilience.serialisation.typed import restore_fields
+from consilience.task import Task
+
+MOST_PARAMETERS = 10**8  # of a network that a folder describes before any round is saved
+RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
+
+
+class RunPlan(NamedTuple):
+    """What to run and how."""
+
+    recipe: Recipe
+    bounds: bool
+    options: dict[str, Any]  # arguments of `co.run`
+    method: Method | None = None  # as an earlier start made it; None: as the recipe does, with today's defaults
+    task: Task | None = None  # as an earlier start made it, on what another run learned; None: as the recipe does
+
+
+def choose(
+    recipe: Recipe, model: str | None, features: str | None, private: Sequence[str], one_round: bool = False
+) -> Recipe:
+    """Choose the method and the network where nobody named them, and protect them where that is asked for.
+
+    Args:
+        recipe: What was asked for; without a method, `""`.
+        model: The network, or None.
+        features: The feature map, or None.
+        private: Settings of a method's `privacy`; none: nothing is asked for.
+        one_round: Whether there is one round only.
+
+    Returns:
+        The recipe, with everything chosen.
+
+    Raises:
+        InputError: The method, its settings or the data cannot be used, or it has no private form.
+    """
+    if not recipe.method and model is None:
+        recipe = recipe.choose_all(features, bool(private), one_round)
+    elif not recipe.method:
+        recipe = recipe.choose_network(model, features, ()).choose_method(bool(private), one_round)
+    else:
+        recipe = recipe.choose_network(model, features, [recipe.build_method()], bool(private))
+    if private:
+        check_private(recipe.build_method())
+        recipe = recipe.protect(private)
+    return recipe
+
+
+def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
+    """Run a plan, with its bounds where they are wanted."""
+    recipe = plan.recipe
+    options = dict(plan.options)
+    compute = Compute(options.pop("engine"), options.pop("threads"), device=options.pop("device"))
+    about = {
+        "recipe": recipe.to_json(),
+        "model": recipe.network,
+        "keep_replies": plan.options["keep_replies"],
+        "with_bounds": plan.bounds,
+    }
+    if is_tables(recipe.data):
+        about["tables"] = hash_tables(recipe.data)
+    dialects = recipe.describe_files()
+    if dialects:
+        about["dialects"] = dialects
+    if options["level"] is not None:
+        about["level"] = options["level"]
+    bounds: dict[str, Any] = {}
+    with progress(not as_json):
+        method = plan.method or recipe.build_method()
+        options |= {"seed": recipe.seed, "engine": compute, "resume": resume, "about": about}
+        result = run_method(method, *recipe.build_problem(plan.task), **options)
+    if plan.bounds:
+        with progress(not as_json):
+            bounds = result.bounds
+    return {**result.report, "bounds": bounds, "baselines": result.baselines}
+
+
+def resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
+    """Read from a run's folder what it was made with; anything else that is asked for is refused, but more rounds."""
+    saved = Store(folder).read_json()
+    recipe = saved_recipe(folder, saved, asked.get("model"), asked.get("data_dir"))
+    if is_own_method(recipe.method):
+        if asked.get("method") != recipe.method:
+            place = shlex.quote(str(folder))
+            raise InputError(
+                f"The run in {folder} uses the method '{recipe.method}', which is not part of consilience and would be "
+                f"imported: if you trust that code, write `consilience run {recipe.method} --resume {place}`."
+            )
+        known_method(recipe.method)
+    with refuse_damage(say_damaged(folder)):
+        check_resumed(str(folder), saved, asked)
+    min_replies = asked.get("min_replies")
+    with refuse_damage(say_damaged(folder)):
+        cohort = restore_fields(Participation, saved.get("participation", {}))
+        options = {
+            "out": folder,
+            "start": (saved.get("started_from") or {}).get("folder"),
+            "device": saved.get("device", "cpu"),
+            "level": saved.get("level"),
+            "participation": dataclasses.replace(cohort, min_replies=min_replies or cohort.min_replies),
+        }
+        for name, kind in RESUMED.items():
+            options[name] = saved[name]
+            if type(saved[name]) is not kind:
+                raise TypeError(name)
+        options["rounds"] = asked.get("rounds") or options["rounds"]
+        method = None
+        if saved.get("settings"):
+            method = restore(saved["settings"])
+        return RunPlan(recipe, bool(saved["with_bounds"]), options, method, _kept_task(folder, recipe))
+
+
+def _kept_task(folder: Path, recipe: Recipe) -> Task | None:
+    """The task of a run on what another run learned, whose folder may have gone: task.json has its numbers."""
+    if recipe.features is None or names_a_map(recipe.features):
+        return None
+    return task_from(Store(folder).read_json("task.json"), most_parameters=MOST_PARAMETERS)
+
+
+def saved_recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: str | None) -> Recipe:
+    """Read a run's recipe. Code that the folder names is not imported unless the user names it too."""
+    recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
+    if is_import_path(recipe.model) and recipe.model != model:
+        raise InputError(
+            f"The run in {folder} uses the model '{recipe.model}', which is not part of consilience and would be "
+            f"imported and called: if you trust that code, repeat the command with `--model {recipe.model}`."
+        )
+    asked = recipe.split or recipe.sites
+    with refuse_damage(say_damaged(folder)):
+        natural = asked and is_tables(recipe.data) and saved["split"] == "natural"
+        if natural:  # older runs took the files regardless
+            return dataclasses.replace(recipe, split="natural", sites=int(saved["sites"]))
+    return recipe
+
+
+def say_damaged(folder: Path) -> str:
+    """Say what to do about a run whose file cannot be read."""
+    return f"{folder / 'run.json'} is damaged: restore it from a copy, or start the run again in another folder."

@@ -1,0 +1,148 @@
+"""Fit a head to sums: it learns on fixed features from them alone, with its uncertainty, in closed form.
+
+All heads use features in units of their deviation over all sites' rows. Each has one setting λ, the weight of its
+prior, which maximises the marginal likelihood or is chosen by rows left out one at a time; that is closed form too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from consilience.distributions.likelihood import LOG_NOISE
+from consilience.distributions.posterior import Point
+from consilience.distributions.predictive import Distribution, maximise
+from consilience.glm.sums import Sums
+from consilience.tree import Params
+
+LEAST = 1e-10  # λ/n: a prior that says nothing
+SHARES = (  # values of λ/n that can be chosen: where λ matters half a decade apart, else a whole one
+    *(10.0**k for k in range(-10, -6)),
+    *(10 ** (k / 2 - 6) for k in range(15)),
+    *(10.0**k for k in range(2, 5)),
+)
+TEMPERATURES = tuple(2 ** (k / 2) for k in range(-4, 11))  # that can be chosen with them: 1/4 to 32
+
+
+class Head(Protocol):
+    """What a head can do; `fit` is all that the server needs."""
+
+    by_class: ClassVar[bool]
+    tasks: ClassVar[tuple[str, ...]]
+
+    def prepare(self, totals: Sums) -> Any:
+        """Do what does not depend on λ.
+
+        Args:
+            totals: The sums of all rows.
+
+        Returns:
+            A fit with λ = 0.
+        """
+
+    def log_evidence(self, fit: Any, share: float) -> float:
+        """Evaluate the logarithm of the marginal likelihood, up to a constant.
+
+        Args:
+            fit: What `prepare` returned.
+            share: λ/n.
+        """
+
+    def predict(self, fit: Any, features: Tensor) -> Distribution:
+        """Predict.
+
+        Args:
+            fit: A fit with its λ.
+            features: φ [N, D].
+
+        Returns:
+            The predictive distribution, its epistemic part included.
+        """
+
+    def left_out(self, fit: Any, features: Tensor, y: Tensor, shares: Sequence[float]) -> list[Distribution]:
+        """Predict rows that are among the totals as if each were not.
+
+        Args:
+            fit: What `prepare` returned.
+            features: Their φ [N, D].
+            y: Their labels or targets.
+            shares: Values of λ/n.
+
+        Returns:
+            A distribution for each value.
+        """
+
+    def linear(self, fit: Any) -> tuple[Tensor, Tensor]:
+        """Write the head's mean as a linear layer.
+
+        Args:
+            fit: A fit with its λ.
+
+        Returns:
+            Weights [C, D] and biases [C], of features as they are.
+        """
+
+
+def fit(head: Head, totals: Sums, share: float | None = None, least: float = LEAST) -> Any:
+    """Fit a head to totals.
+
+    Args:
+        head: Which.
+        totals: The sums of all rows.
+        share: λ/n; None: where the marginal likelihood is largest.
+        least: The smallest λ/n that is considered then.
+
+    Returns:
+        What predicting needs.
+    """
+    prepared = head.prepare(totals)
+    if share is None:
+        evidence = lambda exponent: head.log_evidence(prepared, 10**exponent)
+        share = 10 ** maximise(evidence, math.log10(least), math.log10(SHARES[-1]))
+    return prepared._replace(share=torch.as_tensor(share, dtype=torch.float64))
+
+
+_latest: dict[Head, tuple[Sums, Any]] = {}
+
+
+def prepared(head: Head, totals: Sums) -> Any:
+    """Prepare a head, or take what was prepared last for these very totals: in a simulation all sites ask.
+
+    Args:
+        head: Which.
+        totals: The sums of all rows.
+
+    Returns:
+        What `head.prepare` returns.
+    """
+    known = _latest.get(head)
+    if known is None or known[0].gram is not totals.gram:
+        known = (totals, head.prepare(totals))
+        _latest[head] = known
+    return known[1]
+
+
+def as_point(layer: tuple[Tensor, Tensor], fit: Any, like: Params) -> Point:
+    """Write a linear head as weights of a task.
+
+    Args:
+        layer: What `Head.linear` returned.
+        fit: The fit, for the noise.
+        like: The task's weights: a last linear layer, and a noise where that is learned.
+
+    Returns:
+        Weights of the same names and types.
+    """
+    params = dict(like)
+    for name, value in like.items():
+        if name == LOG_NOISE:
+            params[name] = fit.rest.log().mean().reshape(1).to(value)
+        elif name.endswith("weight"):
+            params[name] = layer[0].to(value)
+        elif name.endswith("bias"):
+            params[name] = layer[1].to(value)
+    return Point(params)

@@ -1,0 +1,106 @@
+"""What a client adds up for a generalised linear model, by its likelihood, and the posterior of all rows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from consilience.data.sites import Data
+from consilience.distributions.cox import Cox
+from consilience.distributions.likelihood import LOG_NOISE, GaussianNoise
+from consilience.distributions.poisson import Poisson
+from consilience.distributions.posterior import Point, Posterior
+from consilience.glm.derivatives import Derivatives, Search, differentiate, hessian, laplace, unpack, with_gauge
+from consilience.glm.event_sums import differentiate_counts, differentiate_times
+from consilience.glm.problem import classes_of, layer_of, priors_of
+from consilience.glm.regression import line_hessian, regress
+from consilience.glm.sums import Sums, summarise
+from consilience.models.maps import feature_map, last_layer
+from consilience.task import Task
+
+
+def first_sums(task: Task, data: Data) -> Sums | Derivatives:
+    """Add up what a client sends in the first round.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        data: The client's rows.
+
+    Returns:
+        Sums of products of features and targets; for counts and times to an event, derivatives.
+    """
+    features = feature_map(task.model)
+    bias = last_layer(task.model).bias is not None
+    if isinstance(task.likelihood, Poisson):
+        return differentiate_counts(features, data, None, bias)
+    if isinstance(task.likelihood, Cox):
+        return differentiate_times(features, data, None)
+    return summarise(features, data, classes_of(task))
+
+
+def differentiate_at(task: Task, data: Data, weights: Tensor, hessian: bool) -> Derivatives:
+    """Differentiate a client's log-likelihood.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        data: The client's rows.
+        weights: Where, B [C, K].
+        hessian: Whether to send the whole Hessian.
+
+    Returns:
+        The sums over its rows.
+    """
+    features = feature_map(task.model)
+    if isinstance(task.likelihood, Poisson):
+        return differentiate_counts(features, data, weights)
+    if isinstance(task.likelihood, Cox):
+        return differentiate_times(features, data, weights)
+    return differentiate(features, data, weights, hessian)
+
+
+def class_posterior(task: Task, search: Search, whole: bool) -> Posterior:
+    """Approximate the posterior of a softmax by Laplace's method.
+
+    Args:
+        task: The statistical problem.
+        search: Where the search for the mode stands.
+        whole: Whether there is a Hessian.
+
+    Returns:
+        A Gaussian with the Hessian as its precision; the mode alone where there is none.
+    """
+    prior, _ = priors_of(task)
+    if whole:
+        return laplace(search.next, with_gauge(hessian(search, prior), prior), layer_of(task))
+    return _as_point(task, search.next)
+
+
+def number_posterior(task: Task, totals: Sums, whole: bool) -> Posterior:
+    """Find the posterior of a linear regression; with a learned noise, Laplace's approximation of it.
+
+    Args:
+        task: The statistical problem.
+        totals: The sums of all rows.
+        whole: Whether there are few enough weights for a precision matrix.
+
+    Returns:
+        A Gaussian, or the mode alone.
+    """
+    prior, noise_prior = priors_of(task)
+    assert isinstance(task.likelihood, GaussianNoise)
+    fixed = torch.tensor(math.log(task.likelihood.noise or 1.0), dtype=torch.float64)
+    line = regress(totals, prior, noise_prior or fixed)
+    if whole:
+        matrix = line_hessian(line, totals, prior, noise_prior)
+        return laplace(line.weights, matrix, layer_of(task), line.log_noise)
+    return _as_point(task, line.weights, line.log_noise)
+
+
+def _as_point(task: Task, weights: Tensor, log_noise: Tensor | None = None) -> Point:
+    """B [C, K] by the task's names, in its precision."""
+    params = unpack(weights, layer_of(task))
+    if LOG_NOISE in task.like and log_noise is not None:
+        params[LOG_NOISE] = log_noise.reshape(1)
+    return Point({name: params[name].to(leaf) for name, leaf in task.like.items()})

@@ -1,7 +1,0 @@
-"""Linear models on fixed features from what sites add up: one model for all, or one a site.
-
-Of one model: `problem`, what it is made of; `posteriors`, sums by its likelihood and what they say; `event_sums`,
-derivatives of counts and times; `private`, rounds under noise; `predictions`.
-
-Of one a site: `hierarchy`, partial pooling; `mixed`, its variances for numbers; `site_factors`, what a site's rows say.
-"""

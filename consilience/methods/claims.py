@@ -1,0 +1,125 @@
+"""What a method, as it is set, promises about single rows, and what it must refuse to promise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar, cast
+
+from consilience.errors import InputError
+from consilience.method import Method, name, usual_rounds
+from consilience.privacy.dp.mechanisms import Privacy
+from consilience.privacy.dp.subsampled import Steps
+
+M = TypeVar("M", bound=Method)
+
+
+def privacy_of(method: Method) -> Privacy | None:
+    """Find what a method, as it is set, promises about its clients' rows.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        The setting; None where it promises nothing.
+    """
+    privacy: Privacy | None = getattr(method, "privacy", None)
+    return privacy
+
+
+def privacy_statement(method: Method) -> dict[str, Any] | None:
+    """Say what a method with its inference promises about single rows.
+
+    Args:
+        method: The method with its settings, told its rounds.
+
+    Returns:
+        Values by the names of `privacy` in run.json; None where nothing is promised.
+    """
+    own = getattr(getattr(method, "inference", None), "privacy_statement", None)
+    if own is None or not method.sends_inference:
+        return None
+    return cast(dict[str, Any] | None, own())
+
+
+def steps_of_round(method: Method) -> Steps | None:
+    """Find the noisy steps on random batches that a client takes in a round.
+
+    Args:
+        method: The method with its settings, told its rounds.
+
+    Returns:
+        The steps, where its inference takes such and promises something by them.
+    """
+    if privacy_statement(method) is None:
+        return None
+    steps: Steps | None = getattr(getattr(method, "inference", None), "steps_of_round", None)
+    return steps
+
+
+def for_rounds(method: M, rounds: int) -> M:
+    """Tell whatever spends a budget over the rounds how many there are.
+
+    An inference that does has a method `for_rounds` of its own, another, `privacy_statement`, that says what it
+    promises, and a property `steps_of_round`, that says by what; the promise holds only where nothing else is sent.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many rounds it will run.
+
+    Returns:
+        The method whose inference knows them; the same object where nothing is spent.
+
+    Raises:
+        InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
+    """
+    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
+    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
+    if not spending:
+        return method
+    inference = spending[0]
+    if not method.sends_inference and not method.bound:  # bounds infer as the run does, and promise nothing
+        raise InputError(
+            f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
+            "method that sends its weights alone."
+        )
+    settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
+    return cast(M, settled)
+
+
+def check_releases(method: Method, rounds: int) -> None:
+    """Refuse rounds that nothing is left for, or that leave most of it: a private method spends it in its usual ones.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many.
+
+    Raises:
+        InputError: There are more than the budget is for, or fewer than it must be spent in.
+    """
+    usual = usual_rounds(method, private=True)
+    if rounds > usual:
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual} round(s), and {rounds} would release more: use "
+            f"rounds={usual}."
+        )
+    if method.private_rounds and rounds < usual:
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual} rounds, most of it in the last, and there are "
+            f"{rounds}: use rounds={usual}."
+        )
+
+
+def check_private(method: Method | type[Method]) -> None:
+    """Refuse to promise privacy for a method whose replies have no bound.
+
+    Args:
+        method: The method, or its class.
+
+    Raises:
+        InputError: It has no private form.
+    """
+    if not method.private:
+        raise InputError(
+            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
+            "one of docs/private.md."
+        )

@@ -1,0 +1,138 @@
+"""The baseline hazard behind survival curves, and what a report says of them.
+
+A partial likelihood says how hazards compare, not how large they are. When a model is judged, each site sends two
+numbers for each interval of an agreed grid: its events, and the hazard of its rows at risk. Their sums give one
+baseline hazard for all sites, by Breslow; intervals with few events are made one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from consilience.data.sites import Data, Sites
+from consilience.distributions.cox import Cox
+from consilience.distributions.curves import SMALLEST, baseline, even_times, sum_times
+from consilience.distributions.predictive import Distribution, Predictive
+from consilience.distributions.survival import Survival
+from consilience.errors import InputError
+from consilience.metrics.events import risk_groups
+from consilience.task import Task
+
+
+def grid_of(task: Task, sites: Sites) -> Tensor | None:
+    """Find the grid of times on which a task's curves are given.
+
+    Args:
+        task: The statistical problem.
+        sites: Everybody's rows, which a simulation may choose a grid from.
+
+    Returns:
+        The grid [T]; None where nothing is about times, or there are no rows.
+    """
+    if not isinstance(task.likelihood, Cox) or not sites.train:
+        return None
+    if task.likelihood.times:
+        return torch.tensor(task.likelihood.times, dtype=torch.float64)
+    grid = even_times(torch.cat([part.y for part in sites.train]))
+    if task.likelihood.horizon is None:
+        return grid
+    with_horizon: Tensor = torch.unique(torch.cat([grid, torch.tensor([task.likelihood.horizon], dtype=torch.float64)]))
+    return with_horizon
+
+
+def with_baseline(model: Predictive, train: Sequence[Data], grid: Tensor, smallest: int = SMALLEST) -> Predictive:
+    """Put a model's predictions on a baseline hazard.
+
+    Args:
+        model: Predicts how hazards compare.
+        train: The training rows of the sites that send their sums.
+        grid: The agreed times [T].
+        smallest: The smallest number of events to show.
+
+    Returns:
+        A model that predicts survival curves.
+    """
+    sums = []
+    for rows in train:
+        p = model(rows.x)
+        assert isinstance(p, Survival)
+        sums.append(sum_times(rows.y, grid, (p.risk + p.var / 2).exp()))
+    hazard = baseline(grid, sums, smallest)
+    return lambda x: on_baseline(model(x), grid, hazard)
+
+
+def on_baseline(p: Distribution, grid: Tensor, hazard: Tensor) -> Distribution:
+    """Put predictions of hazards on a baseline; any others stay.
+
+    Args:
+        p: Predictions of N rows.
+        grid: Times [T].
+        hazard: The cumulative baseline hazard [T].
+
+    Returns:
+        The predictions.
+    """
+    if isinstance(p, Survival):
+        return p.on(grid, hazard)
+    return p
+
+
+def recall_baseline(p: Distribution, report: dict[str, Any]) -> Distribution:
+    """Put predictions on the baseline that a run's report remembers.
+
+    Args:
+        p: Predictions of N rows.
+        report: What run.json holds.
+
+    Returns:
+        The predictions.
+    """
+    known = report.get("baseline")
+    if not known:
+        return p
+    times = torch.tensor(known["times"], dtype=torch.float64)
+    return on_baseline(p, times, torch.tensor(known["hazard"], dtype=torch.float64))
+
+
+def check_events(sites: Sites) -> None:
+    """Refuse rows with too few events for a model of them.
+
+    Args:
+        sites: Everybody's rows.
+
+    Raises:
+        InputError: The sites have fewer events than a step of the baseline needs.
+    """
+    events = int(sum(float(part.y[:, 1].sum()) for part in sites.train))
+    if events < SMALLEST:
+        raise InputError(f"The training rows hold {events} events in all: a survival model needs at least {SMALLEST}.")
+
+
+def describe_times(p: Survival, y: Tensor, task: Task) -> dict[str, Any]:
+    """Say what a report says of survival curves.
+
+    Args:
+        p: What a model predicts for the test rows.
+        y: Their times and events.
+        task: The statistical problem, which may name a horizon.
+
+    Returns:
+        The baseline, and predicted and observed risks at the horizon, by the names of run.json.
+    """
+    grid = p.times[0].double()
+    horizon = getattr(task.likelihood, "horizon", None) or float(grid[len(grid) // 2])
+    at, groups = risk_groups(p, y, horizon)
+    bins = [
+        {"said": g.predicted, "deviation": 0.0, "seen": g.observed, "rows": g.rows, "interval": list(g.interval)}
+        for g in groups
+    ]
+    hazard = p.hazard[0].double()
+    return {
+        "baseline": {"times": grid.tolist(), "hazard": hazard.tolist(), "smallest": SMALLEST},
+        "predicted": {"bins": bins, "points": None, "spread": None, "horizon": at},
+        "events": int(y[:, 1].sum()),
+    }

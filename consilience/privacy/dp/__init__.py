@@ -1,0 +1,1 @@
+"""Differential privacy: mechanisms, what they promise together, and a site's ledger."""

@@ -1,0 +1,83 @@
+"""Work that shares nothing, in processes of its own: trials or seeds side by side, each with its part of the cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
+
+import torch
+
+from consilience.runs.engines.workers import cores, share_cores
+
+FEW = 4  # jobs below which starting processes, a second or two each, is not worth it
+Result = TypeVar("Result")
+
+
+def usual_workers(jobs: int) -> int:
+    """Choose how many processes to use by a rule, so that the same command always uses the same.
+
+    Args:
+        jobs: How many jobs there are.
+
+    Returns:
+        One for few jobs, otherwise as many as there are cores and jobs.
+    """
+    if jobs < FEW:
+        return 1
+    return min(cores(), jobs)
+
+
+def run_in_processes(
+    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], workers: int
+) -> Iterator[tuple[tuple[Any, ...], Result]]:
+    """Run jobs side by side; after an error no more are begun, and what runs already is handed out before it is raised.
+
+    Args:
+        work: A function of a module, called with the parts of a job.
+        jobs: What it is called with; processes hand each other all of it.
+        workers: How many processes; one is this process.
+
+    Yields:
+        Each job with its result, as they end.
+    """
+    if workers == 1 or len(jobs) == 1:
+        for job in jobs:
+            yield job, work(*job)
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare, (workers,))
+    try:
+        asked = {pool.submit(work, *job): job for job in jobs}
+        first: BaseException | None = None
+        for done in as_completed(asked):
+            if done.cancelled():
+                continue
+            error = done.exception()
+            if error is None:
+                yield asked[done], done.result()
+            elif first is None:
+                first = error
+                for other in asked:
+                    other.cancel()  # what runs already goes on, and is kept
+        if first is not None:
+            raise first
+    finally:
+        pool.shutdown(cancel_futures=True)  # what nobody will wait for is not begun
+
+
+def _prepare(workers: int) -> None:
+    """What a new process does first."""
+    share_cores(workers)
+    torch.set_num_threads(cores())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Nobody writes into a folder whose command was killed: the next one may have begun there."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

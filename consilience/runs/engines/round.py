@@ -1,0 +1,129 @@
+"""One round, the same wherever it is played: a simulation, a study by files, a deployment, or replies pooled again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.data.sites import Data
+from consilience.errors import InputError
+from consilience.key import Key, Stream
+from consilience.messages import Received, Server
+from consilience.method import Method
+from consilience.runs.engines.soundness import sift
+from consilience.task import Task
+from consilience.tree import Tree
+
+OPEN = (
+    "Prior and rows leave some weights open, so that their posterior is no Gaussian: a flat or very wide prior with a "
+    "column that is constant or depends on others, or that separates the outcomes, or with the logits of all classes, "
+    "whose common level no row tells. Give a narrower prior (prior_var), or leave such columns out."
+)
+
+Gather = Callable[[Tree], Sequence[Received]]
+
+
+class Round(NamedTuple):
+    """What a round was.
+
+    Attributes:
+        message: What was sent to the clients.
+        replies: What was admitted of what they replied, and pooled.
+        state: What the server made of it.
+        left_out: The clients whose replies were admitted, and would have made a model that cannot be used.
+    """
+
+    message: Tree
+    replies: Sequence[Received]
+    state: Tree
+    left_out: tuple[int, ...] = ()
+
+
+def server_view(key: Key, clients: int, inputs: Tensor | None = None, calibration: Data | None = None) -> Server:
+    """Make what the server sees before the first round.
+
+    Args:
+        key: The run's key.
+        clients: How many clients there are in all.
+        inputs: The server's unlabelled rows.
+        calibration: The server's labelled rows.
+
+    Returns:
+        The server's rows, with the key that the first state is drawn from.
+    """
+    return Server(inputs, calibration, key.fold(Stream.INIT), clients)
+
+
+def server_in_round(server: Server, key: Key, round: int) -> Server:
+    """Give the server the key of a round.
+
+    Args:
+        server: What the server sees before the first round.
+        key: The run's key.
+        round: The number of the round, from 0.
+
+    Returns:
+        The same rows, with the key that the round's aggregate draws from.
+    """
+    return server._replace(key=key.fold(Stream.AGGREGATE).fold(round))
+
+
+def play_round(
+    method: Method,
+    task: Task,
+    state: Tree,
+    server: Server,
+    key: Key,
+    round: int,
+    gather: Gather,
+    is_sound: Callable[[Tree], bool] | None = None,
+) -> Round:
+    """Broadcast, gather what is admitted, aggregate.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state before the round.
+        server: The server's rows.
+        key: The run's key.
+        round: The number of the round, from 0.
+        gather: Asks the clients, and returns the replies that were admitted.
+        is_sound: Tells whether a state can be used; those to blame for one that cannot are left out. None: any can.
+
+    Returns:
+        The round.
+
+    Raises:
+        NotFinite: No state can be used, whoever is left out.
+        InputError: Prior and rows leave some weights open.
+    """
+    try:
+        return _play_round(method, task, state, server, key, round, gather, is_sound)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise InputError(OPEN) from error
+
+
+def _play_round(
+    method: Method,
+    task: Task,
+    state: Tree,
+    server: Server,
+    key: Key,
+    round: int,
+    gather: Gather,
+    is_sound: Callable[[Tree], bool] | None,
+) -> Round:
+    message = method.broadcast(state)
+    replies = gather(message)
+    drawing = server_in_round(server, key, round)
+
+    def pool(received: Sequence[Received]) -> Tree:
+        return method.aggregate(task, state, received, drawing)
+
+    if is_sound is None:
+        return Round(message, replies, pool(replies))
+    sifted = sift(replies, pool, is_sound)
+    return Round(message, sifted.replies, sifted.state, sifted.left_out)

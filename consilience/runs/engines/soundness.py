@@ -1,0 +1,168 @@
+"""Whether a pool predicts finite numbers; where it does not, whose replies are to blame."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.distributions.predictive import finite_rows
+from consilience.errors import Diverged, InputError
+from consilience.key import Key, Stream
+from consilience.messages import Received
+from consilience.method import Method
+from consilience.task import Task
+from consilience.tree import Tree
+
+Pool = Callable[[Sequence[Received]], Tree]
+
+PROBES = 8  # rows that a model of a run is tried on
+MOST = 32  # sites that are left out one by one: more would cost as many pools of as many replies
+UNSOUND = "the model pooled with its reply predicts numbers that are not finite."
+
+
+class NotFinite(Diverged):
+    """A pool predicts numbers that are not finite, whoever is left out of it."""
+
+
+class Sifted(NamedTuple):
+    """A pool that predicts finite numbers.
+
+    Attributes:
+        state: What the server made of the replies.
+        replies: The replies behind it.
+        left_out: The clients whose replies are not in it.
+    """
+
+    state: Tree
+    replies: Sequence[Received]
+    left_out: tuple[int, ...] = ()
+
+
+def draw_probes(key: Key, rows: Tensor, count: int = PROBES) -> Tensor:
+    """Draw rows to try a model on, where nobody has said what is plausible.
+
+    Args:
+        key: The run's key.
+        rows: Rows that give the shape and type of one; the values of token ids are used, others not looked at.
+        count: How many rows.
+
+    Returns:
+        Standard normals, or rows of token ids as they are, [count, …].
+    """
+    key = key.fold(Stream.PROBE)
+    if rows.is_floating_point():
+        return key.normal((count, *rows.shape[1:]), rows)
+    return rows[key.permutation(len(rows)).to(rows.device)][:count]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Try something out: without gradients, and without the warnings it gives."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def holds_finite(state: Tree) -> bool:
+    """Tell whether a state holds finite numbers only.
+
+    Args:
+        state: A tree of tensors and plain numbers.
+    """
+    return all(tree.finite(torch.as_tensor(leaf)) for leaf in tree.leaves(state) if isinstance(leaf, Tensor | float))
+
+
+def predicts_finite(
+    method: Method, task: Task, state: Tree, x: Tensor | None, memories: Mapping[int, Tree] | None = None
+) -> bool:
+    """Tell whether a model holds and predicts finite numbers only.
+
+    Args:
+        method: How it predicts.
+        task: The statistical problem.
+        state: What it predicts with.
+        x: The rows to try it on; None: its own numbers are all that is looked at.
+        memories: What clients keep, by number, for models of their own; None where they keep it to themselves.
+
+    Returns:
+        Whether it can be used.
+    """
+    if not holds_finite(state):
+        return False
+    if x is None:
+        return True
+    with quietly():
+        kept = {k: memory for k, memory in (memories or {}).items() if holds_finite(memory)}
+        models = list((method.personal(task, state, kept) or {}).values())
+        models = [method.predictive(task, own) for own in models]
+        if method.common:
+            models.append(method.predictive(task, state))
+        return all(bool(finite_rows(model(x)).all()) for model in models)
+
+
+def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], bool]) -> Sifted:
+    """Pool replies; where the pool cannot be used, find the ones to blame and pool the others.
+
+    To blame is whose reply cannot be pooled even alone, else the one without which the others can be pooled.
+
+    Args:
+        replies: What was admitted.
+        pool: Makes a state of replies.
+        is_sound: Tells whether a state can be used.
+
+    Returns:
+        A pool that can be used.
+
+    Raises:
+        NotFinite: There is none.
+        InputError: The replies cannot be pooled, whoever is left out.
+        RuntimeError: Likewise.
+    """
+    try:
+        state = pool(replies)
+    except (InputError, RuntimeError):  # what a single reply holds can end a sum: a matrix without an inverse, say
+        sifted = _leave_out(replies, pool, is_sound)
+        if sifted is None:
+            raise
+        return sifted
+    if is_sound(state):
+        return Sifted(state, replies)
+    sifted = _leave_out(replies, pool, is_sound)
+    if sifted is None:
+        raise NotFinite("The pooled model predicts numbers that are not finite, whichever site is left out.")
+    return sifted
+
+
+def _leave_out(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], bool]) -> Sifted | None:
+    """The pool without those to blame; None if nobody's absence helps."""
+    alone = [reply for reply in replies if _try_pool([reply], pool, is_sound) is None]
+    suspects = [alone]
+    if len(replies) <= MOST:
+        suspects += [[reply] for reply in replies]
+    for blamed in suspects:
+        left_out = tuple(reply.client for reply in blamed)
+        rest = [reply for reply in replies if reply.client not in left_out]
+        if not left_out or not rest:
+            continue
+        state = _try_pool(rest, pool, is_sound)
+        if state is not None:
+            return Sifted(state, rest, left_out)
+    return None
+
+
+def _try_pool(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], bool]) -> Tree | None:
+    """A state that can be used; None where there is none."""
+    try:
+        with quietly():
+            state = pool(replies)
+        if is_sound(state):
+            return state
+    except (InputError, RuntimeError):
+        return None
+    return None

@@ -1,0 +1,127 @@
+"""Where a site keeps what it must not forget: beside its private key, whatever folder a command is run in.
+
+A second book of masks would let a mask be used twice, a second memory let a question be answered twice, and a second
+ledger begin with an empty account. There is one of each for a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from consilience.disk.locks import lock_file
+from consilience.disk.writing import PRIVATE, write_whole
+from consilience.errors import InputError
+from consilience.privacy.dp.budget import merge_budgets, read_budget, write_budget
+from consilience.serialisation.envelope import open_envelope
+from consilience.serialisation.signature import public
+from consilience.study.calibration import kept_path
+from consilience.study.masking import book_path
+from consilience.study.protocol.members import Member, Study
+from consilience.study.recall import marks_path
+
+
+@dataclass(frozen=True)
+class Home:
+    """A site's files in a study.
+
+    Attributes:
+        study: The study.
+        member: The site.
+        key: Its private key.
+        key_file: Where that lies.
+    """
+
+    study: Study
+    member: Member
+    key: Ed25519PrivateKey
+    key_file: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the key itself; as short as it can be said where commands run in it."""
+        return self.key_file.parent
+
+    @property
+    def ledger(self) -> Path:
+        """What the site ever released: one file for a key, whatever name it goes by in a study."""
+        return self.key_file.with_suffix(".ledger")
+
+    def ledger_at(self, given: Path | None) -> Path:
+        """Choose the ledger: another place than beside the key only for a site that has none there.
+
+        Args:
+            given: Where people want it; beside the key if None.
+
+        Returns:
+            Its file.
+
+        Raises:
+            InputError: There is one beside the key, whose account another would not know.
+        """
+        if given is None or _is_same(given, self.ledger):
+            return self.ledger
+        if self.ledger.exists():
+            raise InputError(
+                f"This key's ledger is {self.ledger}, and another would not know what has left: leave --ledger out, or "
+                "move that file to where you want it."
+            )
+        return given
+
+    @property
+    def memory(self) -> Path:
+        """What the site remembers of rounds."""
+        return self.folder / f"{self.member.name}.memory"
+
+    @property
+    def book(self) -> Path:
+        """Which masks were used."""
+        return book_path(self.study, self.member, self.folder)
+
+    @property
+    def counts(self) -> Path:
+        """Which counts were sent with noise."""
+        return kept_path(self.study, self.member, self.folder)
+
+    @property
+    def served(self) -> Path:
+        """The folder of a site that is connected."""
+        return self.folder / f"{self.member.name}.site"
+
+    def adopt(self, folder: Path) -> None:
+        """Take over what older versions wrote where commands were run.
+
+        Args:
+            folder: That folder.
+
+        Raises:
+            InputError: There are two books of masks.
+        """
+        ledger = folder / f"{self.member.name}.ledger"
+        if ledger.exists() and not _is_same(ledger, self.ledger):
+            with lock_file(self.ledger):
+                write_budget(self.ledger, merge_budgets(read_budget(self.ledger), read_budget(ledger)))
+        if _is_same(folder, self.folder):
+            return
+        for own in (self.memory, marks_path(self.memory), self.book, self.counts):
+            old = folder / own.name
+            if not old.exists() or not self._is_own(old):
+                continue
+            if not own.exists():
+                write_whole(own, old.read_bytes(), "Make room; nothing has left.", PRIVATE)
+            elif own == self.book and own.read_bytes() != old.read_bytes():
+                raise InputError(
+                    f"There are two books of masks of this study, {old} and {own}, and masks that were used twice hide "
+                    "nothing: send nothing more in it, and make a new study."
+                )
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether this site wrote a file in this study."""
+        envelope = open_envelope(path)
+        return envelope.header.study == self.study.agreement.hash and envelope.signed_by(public(self.key))
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()

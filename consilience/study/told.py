@@ -1,0 +1,120 @@
+"""What a reply says of the rows behind it: the rare values that were merged, without counts, and how many events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from consilience.biostatistics.fitted import Fitted
+from consilience.methods.claims import privacy_statement
+from consilience.privacy.disclosure.guard import MISSING, UNLIKE
+from consilience.privacy.disclosure.small_cells import withhold
+from consilience.study.protocol.agreement import Agreement
+
+MASKED = "Replies were summed under masks, so that it is not known which rare values sites merged."
+
+
+class Said(NamedTuple):
+    """What one site says.
+
+    Attributes:
+        merged: The values that it merged or left out, by column; under an empty name, that combinations of columns
+            were left out.
+        events: Rows of each class, or those with and without an event; None where they are withheld.
+    """
+
+    merged: Mapping[str, tuple[str, ...]]
+    events: tuple[int | None, ...] = ()
+
+
+def tells(agreement: Agreement) -> bool:
+    """Tell whether replies of a study say it: where it was agreed on, and nothing is masked or under noise.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    if agreement.format == 1 or agreement.rare != "other" or agreement.secure:
+        return False
+    return agreement.privacy is None and privacy_statement(agreement.build_method()) is None
+
+
+def tell_rows(agreement: Agreement, y: Tensor, merged: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Write what goes with a reply.
+
+    Args:
+        agreement: The study's agreement.
+        y: The outcomes of the rows behind it.
+        merged: The values that were merged or left out, by column.
+
+    Returns:
+        Plain values; none in a study whose replies say nothing of it.
+    """
+    if not tells(agreement):
+        return {}
+    counts: list[int] = []
+    target = agreement.target
+    if target.classes:
+        counts = y.bincount(minlength=len(target.classes)).tolist()
+    elif target.event:
+        seen = int((y[:, 1] > 0).sum())
+        counts = [len(y) - seen, seen]
+    named = {column: list(values) for column, values in merged.items()}
+    return {"merged": named, "events": withhold(counts, agreement.smallest)}
+
+
+def read_told(agreement: Agreement, about: Mapping[str, Any]) -> Said:
+    """Read what came with a reply; what no site of the study can say is left out.
+
+    Args:
+        agreement: The study's agreement.
+        about: What a stranger wrote.
+
+    Returns:
+        What the site says.
+    """
+    said = about.get("merged")
+    merged: dict[str, tuple[str, ...]] = {}
+    if tells(agreement) and isinstance(said, dict):
+        known = {column.name: (*column.levels, MISSING, "known", UNLIKE) for column in agreement.columns}
+        for column, values in {**known, "": ("",)}.items():
+            own = said.get(column)
+            if isinstance(own, list):
+                merged[column] = tuple(value for value in own if isinstance(value, str) and value in values)
+    events = about.get("events")
+    wanted = len(agreement.target.classes) or 2 * bool(agreement.target.event)
+    if not tells(agreement) or not isinstance(events, list) or len(events) != wanted:
+        return Said({column: values for column, values in merged.items() if values})
+    counts = [count if type(count) is int and count >= 0 else None for count in events]
+    return Said({column: values for column, values in merged.items() if values}, tuple(counts))
+
+
+def fitted_of(agreement: Agreement, rows: int, told: Sequence[Said], sites: int) -> Fitted:
+    """Say what a study's model was fitted on.
+
+    Args:
+        agreement: The study's agreement.
+        rows: How many rows there are; 0 where a site withholds its number.
+        told: What sites said.
+        sites: How many there are.
+
+    Returns:
+        Rows, events and sites, and what was merged at how many of them.
+    """
+    merged = {}
+    for column in dict.fromkeys(column for site in told for column in site.merged):
+        own = [site.merged[column] for site in told if column in site.merged]
+        merged[column] = (tuple(dict.fromkeys(value for values in own for value in values)), len(own))
+    events: dict[str, int] = {}
+    counts = [count for site in told for count in site.events]
+    if len(told) == sites and counts and None not in counts and all(site.events for site in told):
+        sums = [sum(count or 0 for count in column) for column in zip(*(site.events for site in told), strict=True)]
+        events = {"events": sums[-1]}
+        if agreement.target.classes:
+            events = dict(zip(agreement.target.classes, sums, strict=True))
+    more: tuple[str, ...] = ()
+    if agreement.secure:
+        more = (MASKED,)
+    share = agreement.test + agreement.choose + agreement.calibrate
+    return Fitted(rows, sites, events, {}, share, merged, more)
