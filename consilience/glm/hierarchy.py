@@ -30,6 +30,7 @@ ZOOMS = 5  # finer grids, at most
 TOGETHER = 2**21  # numbers of Λ that several nodes of a grid are computed from together
 NEGLIGIBLE = 1e-7  # weight of a node, below which it is not looked at
 FINE = 4001  # places at which a density between nodes is looked at
+PAIRS = 8  # of sites that stand for all that could be
 FAR = 10.0  # log-density by which it falls beyond the nodes until it is left out
 
 
@@ -331,6 +332,26 @@ def newcomer(hierarchy: Hierarchy) -> Belief:
     """
     weights, var, mean = _nodes(hierarchy)
     return _mix(weights, mean, torch.diag(weights @ var) + hierarchy.spread, hierarchy.mean.shape[1:])
+
+
+def likely_sites(hierarchy: Hierarchy) -> tuple[Tensor, Tensor]:
+    """Draw the weights of sites that could be, where μ is as expected: pairs about it, each with its opposite.
+
+    With no more weights than pairs they are orthogonal, so that their covariance is E(T | D) exactly.
+
+    Args:
+        hierarchy: What all sites say.
+
+    Returns:
+        The weights [2 · pairs, P], and what is not known of each: the covariance of μ [P, P].
+    """
+    common = mean_site(hierarchy)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(PAIRS, len(common.mean), generator=generator, dtype=torch.float64)
+    if drawn.shape[1] <= PAIRS:
+        drawn = torch.linalg.qr(drawn)[0] * math.sqrt(PAIRS)
+    away = drawn * hierarchy.typical.sqrt()
+    return common.mean + torch.cat([away, -away]), common.var
 
 
 def _mix(weights: Tensor, means: Tensor, within: Tensor, shape: torch.Size) -> Belief:

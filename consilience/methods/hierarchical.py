@@ -15,7 +15,7 @@ from consilience.distributions.posterior import Dense, Gaussian, Natural, Point,
 from consilience.distributions.predictive import Predictive
 from consilience.distributions.prior import Believed
 from consilience.errors import InputError
-from consilience.glm.hierarchy import Hierarchy, at_one, newcomer, pool, site_posterior
+from consilience.glm.hierarchy import Hierarchy, at_one, likely_sites, newcomer, pool, site_posterior
 from consilience.glm.mixed import groups_of
 from consilience.glm.predictions import predict_numbers, predict_on_features
 from consilience.glm.problem import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
@@ -47,7 +47,7 @@ class HierarchicalState(NamedTuple):
     Attributes:
         posterior: What is known of a newcomer's weights, or of a site's own, at home; random before the first round.
         shared: N(μ, T) at its centre, the prior of the next round's clients; () before the first round.
-        hierarchy: What all sites say of T and μ; () before the first round.
+        hierarchy: What all sites say of T and μ; () before the first round, and in a site's own state.
         log_noise: The log-variance of an observation; () for classes.
         factors: What each site's rows say, by its number; the coordinator alone has them.
         clients: How many sites there are.
@@ -151,7 +151,12 @@ class Hierarchical(Method):
         if not isinstance(state.hierarchy, Hierarchy) or memory == ():
             return state
         belief = site_posterior(state.hierarchy, as_factor(task, memory, state.log_noise))  # 5
-        return state._replace(posterior=as_posterior(task, belief, state.log_noise))
+        return state._replace(posterior=as_posterior(task, belief, state.log_noise), hierarchy=())
+
+    def members(self, state: HierarchicalState) -> tuple[tuple[Posterior, ...], Tensor]:
+        if not isinstance(state.hierarchy, Hierarchy) or not isinstance(state.posterior, Dense):
+            return (state.posterior,), torch.ones(1)
+        return could_be(state.hierarchy, state.posterior)
 
     def predictive(self, task: Task, state: HierarchicalState) -> Predictive:
         if classes_of(task) is None and isinstance(state.posterior, Dense):
@@ -183,6 +188,23 @@ class Hierarchical(Method):
         """Return the scale of τ's prior for each group of weights, in units of the weights."""
         groups = groups_of(layer_of(task))
         return torch.full((int(groups.max()) + 1,), self.scale / spread_of(task), dtype=torch.float64)
+
+
+def could_be(hierarchy: Hierarchy, posterior: Dense) -> tuple[tuple[Posterior, ...], Tensor]:
+    """List what a newcomer's weights could be: sites differ by T, and of each the uncertainty of μ is left.
+
+    Args:
+        hierarchy: What all sites say.
+        posterior: Of a newcomer; a learned noise stands last in it.
+
+    Returns:
+        The posteriors of likely sites, and their weights.
+    """
+    places, spread = likely_sites(hierarchy)
+    count = places.shape[1]
+    precision = torch.block_diag(torch.linalg.inv(spread), posterior.precision[count:, count:])
+    sites = tuple(Dense(torch.cat([place, posterior.mean[count:]]), precision) for place in places)
+    return sites, torch.ones(len(sites))
 
 
 def check_problem(method: Hierarchical, task: Task) -> None:
