@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from consilience.data.cells import Cells, Mask, Numbers, number
+from consilience.data.cells import Cell, Cells, Mask, Numbers, number
 from consilience.data.doubts import DATES, is_date
 from consilience.data.sites import narrow
 from consilience.errors import InputError, unknown_name
@@ -89,6 +89,51 @@ def read_feature(
             return _read_numbers(name, cells, values, gaps)
         _check_commas(name, cells)
     return _read_categories(name, cells, gaps, categories)
+
+
+def check_range(
+    name: str, cells: Cells, values: Numbers, span: tuple[float, float] | None, unknown: Collection[str] = ()
+) -> None:
+    """Refuse numbers that somebody said are not plausible.
+
+    Args:
+        name: The name of the column.
+        cells: Its cells.
+        values: The cells as numbers.
+        span: The least and the largest plausible number; None where nobody says.
+        unknown: Texts that mean missing.
+
+    Raises:
+        InputError: A number lies outside.
+    """
+    if span is None:
+        return
+    outside = beyond(values, span) & ~cells.empty(unknown)
+    if outside.any():
+        raise InputError(f"{outside_sentence(cells.first(outside), name, span)} or the range in columns.toml.")
+
+
+def beyond(values: Numbers, span: tuple[float, float]) -> Mask:
+    """Tell which numbers lie outside a range; what is no number does not.
+
+    Args:
+        values: Numbers, NaN where there is none.
+        span: The least and the largest.
+    """
+    outside: Mask = (values < span[0]) | (values > span[1])
+    return outside
+
+
+def outside_sentence(cell: Cell, name: str, span: tuple[float, float]) -> str:
+    """Say that a number is not plausible; what else may be corrected follows.
+
+    Args:
+        cell: Where it stands.
+        name: The name of the column.
+        span: The least and the largest plausible number.
+    """
+    low, high = span
+    return f"{cell}: '{cell.text}' in column '{name}' is outside its range, {low:g} to {high:g}: correct the cell,"
 
 
 def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:

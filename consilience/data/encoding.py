@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from consilience.data.cells import Block, Cell, Cells, Mask, Table, is_missing, read_table
-from consilience.data.columns import normalise
+from consilience.data.columns import beyond, normalise, outside_sentence
 from consilience.errors import InputError
 
 NAMED = 5  # bad rows that a sentence names
@@ -30,6 +30,7 @@ class Encoding:
         fill: What stands for a missing number.
         unknown: Further texts that mean missing.
         same: Pairs of a spelling and the category it means.
+        range: The least and the largest number that is plausible; None where nobody said.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Encoding:
     fill: float = 0.0
     unknown: tuple[str, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
+    range: tuple[float, float] | None = None
 
     @property
     def width(self) -> int:
@@ -58,7 +60,7 @@ class Encoding:
         return cells.empty(self.unknown)
 
     def strange(self, cells: Cells) -> Mask:
-        """Tell which values cannot be used: neither numbers nor categories that were trained on.
+        """Tell which values cannot be used: neither plausible numbers nor categories that were trained on.
 
         Args:
             cells: Cells of the column.
@@ -67,7 +69,10 @@ class Encoding:
             The answers, [N].
         """
         gaps = self.gaps(cells)
-        wrong = np.isnan(cells.numbers())
+        values = cells.numbers()
+        wrong = np.isnan(values)
+        if self.range is not None:
+            wrong = wrong | (beyond(values, self.range) & ~gaps)
         if self.categories is not None:
             wrong = self._codes(cells) < 0
         if self.marked:
@@ -182,6 +187,8 @@ def _fault(column: Encoding, cell: Cell) -> str:
     """The sentence for a cell that cannot be used."""
     if is_missing(cell.text) or cell.text in column.unknown:
         return f"{cell}: '{column.name}' is missing, and no row was so in training: fill it in."
+    if column.range is not None and beyond(Cells.of([cell]).numbers(), column.range).any():
+        return f"{outside_sentence(cell, column.name, column.range)} or train with another range."
     if column.categories is None:
         return f"{cell}: '{cell.text}' in column '{column.name}' is not a finite number: correct it."
     few = ", ".join(column.categories[:NAMED])

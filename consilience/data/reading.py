@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Reading:
         only: Columns to use, all others are left out; all columns if empty.
         categories: Pairs of a column and its categories, where they are known in advance.
         same: Triples of a column, a spelling and the category it means.
+        ranges: Triples of a column of numbers, the least and the largest that is plausible; others are refused.
         group: The column that names the site of each row; the files are the sites if None.
         task: "classification", "regression" or "counts"; by the target's column if None.
     """
@@ -45,6 +47,7 @@ class Reading:
     only: tuple[str, ...] = ()
     categories: tuple[tuple[str, tuple[str, ...]], ...] = ()
     same: tuple[tuple[str, str, str], ...] = ()
+    ranges: tuple[tuple[str, float, float], ...] = ()
     group: str | None = None
     task: str | None = None
 
@@ -52,6 +55,9 @@ class Reading:
         if self.missing.partition(":")[0] not in MISSING_WAYS:
             raise unknown_name("way with missing cells", self.missing, MISSING_WAYS)
         self._read_tables()
+        for name, low, high in self.ranges:
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise InputError(f"Column '{name}': write range = [low, high], two finite numbers.")
         if self.decimal not in (None, ".", ","):
             raise InputError(f"decimal={self.decimal!r}: numbers have a point or a comma.")
         if self.delimiter is not None and len(self.delimiter) != 1:
@@ -90,6 +96,14 @@ class Reading:
             Pairs of a spelling and its category.
         """
         return tuple((spelling, category) for name, spelling, category in self.same if name == column)
+
+    def range_of(self, column: str) -> tuple[float, float] | None:
+        """Find the numbers that are plausible in a column, where somebody says.
+
+        Args:
+            column: Its name.
+        """
+        return next(((low, high) for name, low, high in self.ranges if name == column), None)
 
     def to_text(self) -> str:
         """Write what is not as usual as JSON; nothing where all is."""
@@ -182,4 +196,7 @@ def _interpret(content: Mapping[str, Any]) -> tuple[Reading, str | None]:
     fields["unknown"] = tuple(dict.fromkeys((*fields.get("unknown", Reading.unknown), *unknown)))
     pairs = [(name, s, c) for name, spellings in same.items() for s, c in spellings.items()]
     fields["same"] = tuple(pairs)
+    numbers = [*columns.items(), *([(target["name"], target)] if "name" in target else [])]
+    ranges = [(name, *column["range"]) for name, column in numbers if "range" in column]
+    fields["ranges"] = tuple((name, float(low), float(high)) for name, low, high in ranges)
     return Reading(**fields), target.get("name")

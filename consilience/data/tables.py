@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.cells import Cells, Numbers, Table, read_table
-from consilience.data.columns import Column, read_feature, read_target
+from consilience.data.columns import Column, check_range, read_feature, read_target
 from consilience.data.dataset import Dataset
 from consilience.data.doubts import Doubt, doubts_of
 from consilience.data.encoding import Encoding
@@ -96,7 +96,9 @@ def from_csv(
         InputError: A file or a cell cannot be used; the message says where it is.
     """
     known = tuple((name, tuple(levels)) for name, levels in (categories or {}).items())
-    asked = Reading(delimiter, decimal, missing, tuple(unknown), tuple(text), tuple(drop), (), known, (), group, task)
+    asked = Reading(
+        delimiter, decimal, missing, tuple(unknown), tuple(text), tuple(drop), categories=known, group=group, task=task
+    )
     reading, named = merge_reading(asked, columns)
     return read_sites(
         pattern,
@@ -194,6 +196,8 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
     for name in list(cells):
         cells[name] = cells[name].respelt(dict(reading.same_of(name)))
         values = cells[name].numbers()
+        if name not in reading.text:
+            check_range(name, cells[name], values, reading.range_of(name), reading.unknown)
         for doubt in _doubts(name, cells[name], site, name in targets, values, reading):
             warnings.warn(str(doubt), stacklevel=4)
         if name not in targets:
@@ -274,7 +278,11 @@ def _encoding(column: Column, reading: Reading) -> Encoding:
     if column.categories is not None:
         categories = tuple(column.categories)
     marked = bool(column.gaps.any())
-    return Encoding(column.name, categories, marked, unknown=reading.unknown, same=reading.same_of(column.name))
+    span = None
+    if categories is None:
+        span = reading.range_of(column.name)
+    same = reading.same_of(column.name)
+    return Encoding(column.name, categories, marked, unknown=reading.unknown, same=same, range=span)
 
 
 def _groups(name: str, cells: Cells) -> tuple[tuple[str, ...], Tensor]:

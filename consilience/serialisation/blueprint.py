@@ -236,7 +236,11 @@ def _build_encoding(value: Json) -> Encoding:
         categories = tuple(lists["categories"])
     same = tuple((spelling, category) for spelling, category in lists["same"])
     fill = float(value["fill"])
-    return Encoding(value["name"], categories, bool(value["marked"]), fill, tuple(lists["unknown"]), same)
+    span = None
+    if value.get("range") is not None:  # runs saved before ranges were enforced have none
+        low, high = value["range"]
+        span = (float(low), float(high))
+    return Encoding(value["name"], categories, bool(value["marked"]), fill, tuple(lists["unknown"]), same, span)
 
 
 def _build_argument(value: Any) -> Any:

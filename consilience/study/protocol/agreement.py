@@ -64,6 +64,11 @@ def optional(default: Any, part: str, says: str) -> Any:
     return field(default=default, metadata={"part": part, "says": says})
 
 
+def _without_spellings(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields by name, as agreements were hashed before columns had other spellings, where there are none."""
+    return {name: value for name, value in pairs if name != "same" or value}
+
+
 @dataclass(frozen=True)
 class Agreement:
     """All that decides the numbers and what leaves a site.
@@ -172,7 +177,7 @@ class Agreement:
     @property
     def fields(self) -> dict[str, Any]:
         """What is agreed, by name, as plain values: what is hashed, and what `from_fields` reads."""
-        values = dataclasses.asdict(self)
+        values = dataclasses.asdict(self, dict_factory=_without_spellings)
         unused = [f.name for f in dataclasses.fields(self) if f.metadata and values[f.name] == f.default]
         fields = {name: value for name, value in values.items() if name not in unused}
         fields["target"] = self.target.fields

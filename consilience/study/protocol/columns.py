@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data.cells import Cell, Cells, Mask, is_empty, number, read_table
+from consilience.data.reading import Reading
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.privacy.disclosure.guard import Span
@@ -40,7 +41,8 @@ class Column:
             number becomes `centre`, unmarked, which under scaling by sums is the mean of all sites; or `impute`: a
             number is drawn several times at the site, given the other columns.
         fill: What stands for a missing number, in this unit.
-        unknown: Further texts that mean missing, such as 0 or ?.
+        unknown: Further texts that mean missing, such as 0; ? always does, unless it is a level.
+        same: Pairs of a spelling and the level it means.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Column:
     missing: str = "refuse"
     fill: float = 0.0
     unknown: tuple[str, ...] = ()
+    same: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -81,7 +84,7 @@ class Column:
         Args:
             cell: A cell of this column.
         """
-        return is_empty(cell) or _index(cell.text, self.unknown) is not None
+        return is_empty(cell) or _index(cell.text, self._means_missing) is not None
 
     def gaps(self, cells: Cells) -> Mask:
         """Tell which cells are missing, as `empty` does.
@@ -92,10 +95,13 @@ class Column:
         Returns:
             [N].
         """
-        gaps = cells.empty()
-        if self.unknown:
-            gaps = gaps | cells.where(lambda text: _index(text, self.unknown) is not None)
-        return gaps
+        unknown = self._means_missing
+        return cells.empty() | cells.where(lambda text: _index(text, unknown) is not None)
+
+    @property
+    def _means_missing(self) -> tuple[str, ...]:
+        """Texts that mean missing: those agreed on, and those that a run takes so, too."""
+        return (*self.unknown, *(text for text in Reading.unknown if text not in self.levels))
 
     def strange(self, cells: Cells) -> Mask:
         """Tell which cells are neither missing nor plausible.
@@ -136,9 +142,10 @@ class Column:
         Returns:
             Their indices among the levels, and one beyond the last for cells that are none of them [N].
         """
+        spellings = dict(self.same)
 
         def code(text: str) -> int:
-            place = _index(text, self.levels)
+            place = _index(spellings.get(text, text), self.levels)
             if place is None:
                 return len(self.levels)
             return place

@@ -42,7 +42,8 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 # type: number or category. range: what is plausible; anything outside is refused with examples. The model sees
 # (value − centre) / spread. missing: refuse, mark (a number becomes `fill` and is marked in a column of its own, a
 # category is none of its levels), centre (a number becomes `centre`, unmarked) or impute (a number is drawn several
-# times at the site, for methods that send a Gaussian). unknown: further texts that mean missing.
+# times at the site, for methods that send a Gaussian). unknown: further texts that mean missing, as ? does. same:
+# pairs of a spelling and the level it means.
 [columns]
 {columns}
 
@@ -201,6 +202,8 @@ def _column_fields(c: Column) -> dict[str, Any]:
         fields["fill"] = c.fill
     if c.unknown:
         fields["unknown"] = c.unknown
+    if c.same:
+        fields["same"] = c.same
     return fields
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from consilience.study.protocol.target import Target
 
 WAYS = ("refuse", "mark", "centre", "impute")  # with missing values
 TOML_TYPES = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}  # by annotation
+PAIRS = "tuple[tuple[str, str], ...]"  # the annotation of a list of pairs of texts
 NUMBERS = ("tuple[float, float]", "tuple[float, ...]")  # annotations of lists of numbers
 LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing
 
@@ -65,6 +67,11 @@ def convert(kind: type, values: dict[str, Any]) -> dict[str, Any]:
 def _convert_field(field: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(value, list):
         value = tuple(value)
+    if field.type == PAIRS:
+        sound = isinstance(value, tuple) and all(isinstance(pair, (list, tuple)) for pair in value)
+        if not sound or not all(len(pair) == 2 and all(isinstance(text, str) for text in pair) for pair in value):
+            raise ValueError(f"'{field.name} = {value!r}'")
+        value = tuple((spelling, level) for spelling, level in value)
     if field.type == "float" and type(value) is int and abs(value) < LARGEST:
         value = float(value)
     if field.type == "int" and type(value) is int and abs(value) >= LARGEST:
@@ -84,7 +91,9 @@ def _convert_field(field: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def read_columns(path: Path) -> tuple[Target, tuple[Column, ...]]:
-    """Read the parts [target] and [columns] alone: a data dictionary.
+    """Read the parts [target], [columns] and [same] alone: a data dictionary.
+
+    A spelling that [same] gives another name is no level of its own.
 
     Args:
         path: The TOML file.
@@ -98,10 +107,23 @@ def read_columns(path: Path) -> tuple[Target, tuple[Column, ...]]:
     _, value = parse(path)
     try:
         tables = [{"name": name, **column} for name, column in value["columns"].items()]
-        columns = tuple(Column(**convert(Column, table)) for table in tables)
+        same = value.get("same", {})
+        columns = tuple(_with_same(Column(**convert(Column, table)), same.get(table["name"], {})) for table in tables)
+        strange = [name for name in same if name not in value["columns"]]
+        if strange:
+            raise InputError(f"{path}: [same] names '{strange[0]}', which is none of [columns]: correct the name.")
         return Target(**convert(Target, value["target"])), columns
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: {error} is missing, unknown or of the wrong type: compare with a new one.") from None
+
+
+def _with_same(column: Column, same: Mapping[str, str]) -> Column:
+    """A column whose spellings are read as the levels that they mean."""
+    if not same:
+        return column
+    levels = tuple(level for level in column.levels if level not in same)
+    pairs = tuple((str(spelling), str(level)) for spelling, level in same.items())
+    return dataclasses.replace(column, levels=levels, same=(*column.same, *pairs))
 
 
 def check_column(column: Column) -> None:
@@ -122,6 +144,14 @@ def check_column(column: Column) -> None:
         raise InputError(f"Column '{name}' is a category, and draws are for numbers: write missing = \"mark\".")
     if column.type == "category" and len(set(column.levels)) < 2:
         raise InputError(f"Column '{name}' is a category: list at least two different levels.")
+    if column.same and column.type != "category":
+        raise InputError(f"Column '{name}' is a number, and [same] is for categories: correct the cells in the table.")
+    for spelling, level in column.same:
+        if level not in column.levels or spelling in column.levels:
+            raise InputError(
+                f"Column '{name}': [same] reads '{spelling}' as '{level}', so that '{level}' must be one of its levels "
+                f"({', '.join(column.levels)}) and '{spelling}' must not."
+            )
     if column.type == "number":
         numbers = (*column.range, column.centre, column.spread, column.fill)
         low, high = column.range
