@@ -253,8 +253,8 @@ class Scorer:
         if self.grid is None:
             return model
         if len(train) == 1:
-            return with_baseline(model, train, self.grid, smallest=1)
-        return with_baseline(model, train, self.grid)
+            return with_baseline(model, train, self.grid, smallest=1, names=self.sites.feature_names)
+        return with_baseline(model, train, self.grid, names=self.sites.feature_names)
 
     def _judge_model(self, model: Predictive, kept: slice) -> Judgement:
         """Score a model on all test rows, and keep what it predicts for some."""

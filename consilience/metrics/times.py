@@ -18,7 +18,7 @@ from consilience.distributions.cox import Cox
 from consilience.distributions.curves import SMALLEST, baseline, even_times, sum_times
 from consilience.distributions.predictive import Distribution, Predictive
 from consilience.distributions.survival import Survival
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.metrics.events import risk_groups
 from consilience.task import Task
 
@@ -44,7 +44,9 @@ def grid_of(task: Task, sites: Sites) -> Tensor | None:
     return with_horizon
 
 
-def with_baseline(model: Predictive, train: Sequence[Data], grid: Tensor, smallest: int = SMALLEST) -> Predictive:
+def with_baseline(
+    model: Predictive, train: Sequence[Data], grid: Tensor, smallest: int = SMALLEST, names: Sequence[str] | None = None
+) -> Predictive:
     """Put a model's predictions on a baseline hazard.
 
     Args:
@@ -52,17 +54,41 @@ def with_baseline(model: Predictive, train: Sequence[Data], grid: Tensor, smalle
         train: The training rows of the sites that send their sums.
         grid: The agreed times [T].
         smallest: The smallest number of events to show.
+        names: What the features are called, for sentences.
 
     Returns:
         A model that predicts survival curves.
+
+    Raises:
+        Diverged: So little is known of the weights that a hazard cannot be written.
     """
     sums = []
     for rows in train:
         p = model(rows.x)
         assert isinstance(p, Survival)
-        sums.append(sum_times(rows.y, grid, (p.risk + p.var / 2).exp()))
+        weights = (p.risk + p.var / 2).exp()
+        if not bool(torch.isfinite(weights).all()):
+            raise Diverged(_explain_width(train, names))
+        sums.append(sum_times(rows.y, grid, weights))
     hazard = baseline(grid, sums, smallest)
     return lambda x: on_baseline(model(x), grid, hazard)
+
+
+def _explain_width(train: Sequence[Data], names: Sequence[str] | None) -> str:
+    """Why hazards are known to no factor at all: columns that are constant where hazards are compared, as R's NA."""
+    remedy = "or give the weights a narrower prior (--prior-var 1)"
+    flat = torch.stack([(rows.x == rows.x[:1]).reshape(len(rows.x), -1).all(0) for rows in train if len(rows.x)])
+    silent = flat.all(0).nonzero().flatten().tolist()
+    if not silent:
+        return f"The rows say too little of the hazards for so wide a prior: leave columns out, {remedy}."
+    listed = ", ".join(f"'{names[i]}'" if names is not None else f"{i + 1}" for i in silent)
+    subject = f"Column {listed} is"
+    if len(silent) > 1:
+        subject = f"Columns {listed} are"
+    return (
+        f"{subject} constant at each site, and hazards are compared within sites only, so that nothing tells what "
+        f"follows from it (R's coxph prints NA): leave it out (--drop), {remedy}."
+    )
 
 
 def on_baseline(p: Distribution, grid: Tensor, hazard: Tensor) -> Distribution:
