@@ -34,7 +34,7 @@ def test_column_that_is_constant_within_strata_is_named() -> None:
     task = co.survival(co.models.linear(2, None), Isotropic(1e6))
     with pytest.raises(
         Diverged, match=r"Column 'ward' is constant at each site.*R's coxph prints NA.*leave it out"
-    ) as e:
+    ) as raised:
         co.run(co.GLM(), task, _sites((-1.2, 0.0, 1.2)), rounds=3)
     assert "learning rate" not in str(raised.value)
 
