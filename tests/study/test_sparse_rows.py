@@ -18,6 +18,7 @@ from torch import Tensor
 
 from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
+from consilience.glm.own_fit import Told, summands_of
 from consilience.glm.sums import Sums, square_matrix
 from consilience.serialisation.signature import read_key
 from consilience.study.protocol.agreement import Agreement
@@ -75,8 +76,9 @@ def patients(odd: str, count: int = 100, few: int = 1, alive: bool = False) -> l
     return made
 
 
-def gram(send: Sums | Dense | Natural, agreement: Agreement) -> Tensor:
+def gram(send: Sums | Told | Dense | Natural, agreement: Agreement) -> Tensor:
     """What the reply says of Σ w φφᵀ, w = 1 or p (1 − p), with the constant last."""
+    send = summands_of(send)
     if isinstance(send, Sums):
         return square_matrix(send.gram.double(), send.features).roll((-1, -1), (0, 1))
     width = len(agreement.feature_names)
