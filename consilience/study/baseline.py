@@ -29,6 +29,7 @@ from consilience.study.masking import MaskBook, book_path, statistics_of
 from consilience.study.model import Baseline, Model
 from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import fingerprint
+from consilience.study.spending import Door, Leaving
 from consilience.study.summing import add_tables, mask_table
 from consilience.study.validation.gate import refuse_errors
 
@@ -78,7 +79,13 @@ def sum_rows(model: Model, data: Data) -> Tensor:
 
 
 def sums_file(
-    study: Study, member: Member, key: Ed25519PrivateKey, data: Data, model: Model, book: Path | None = None
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    data: Data,
+    model: Model,
+    door: Door,
+    book: Path | None = None,
 ) -> bytes:
     """Write a site's sums on the agreed times, for a model's baseline.
 
@@ -88,6 +95,7 @@ def sums_file(
         key: Its private key.
         data: The rows that it trained on.
         model: The pooled model.
+        door: Where the file leaves from, past the site's ledger.
         book: The site's book of masks, in a study that masks; by default here.
 
     Returns:
@@ -96,6 +104,15 @@ def sums_file(
     Raises:
         InputError: The site has too few events to send sums that show none of them.
     """
+    content = _sums_file(study, member, key, data, model, book)
+    leaving = Leaving(f"statistics about {model.checksum[:12]}", data, part="train", one_model=True)
+    return door.let_out(study.agreement, key, leaving, content)
+
+
+def _sums_file(
+    study: Study, member: Member, key: Ed25519PrivateKey, data: Data, model: Model, book: Path | None = None
+) -> bytes:
+    """The file of `sums_file`, which nothing charges."""
     agreement = study.agreement
     table = sum_rows(model, data)
     about = {"number": member.number, "model": model.checksum}

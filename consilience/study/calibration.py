@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.guarantees import calibration_of, describe_counts, fewest_scores
 from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import draw_by_content, fingerprint
-from consilience.study.spending import Leaving, release
+from consilience.study.spending import Door, Leaving, nothing, release
 from consilience.study.summing import mask_table
 
 KEPT = "counts"  # the kind of the file that keeps what left with noise
@@ -97,6 +98,7 @@ def count(
     key: Ed25519PrivateKey,
     rows: Data,
     model: Model,
+    door: Door,
     book: Path | None = None,
     kept: Path | None = None,
 ) -> Counts:
@@ -108,6 +110,7 @@ def count(
         key: Its private key.
         rows: The rows set aside to calibrate.
         model: The pooled model.
+        door: Where counts leave from, past the site's ledger; it keeps those with noise.
         book: The site's book of masks, in a study that masks; by default here.
         kept: What the site keeps of counts with noise; by default here.
 
@@ -118,6 +121,27 @@ def count(
         InputError: The study agreed on no prediction sets, too few rows are set aside, the model is not the site's own
             where the others' are, or the site has sent other counts.
     """
+    counts = _count(study, member, key, rows, model, book, kept)
+    if calibration_of(study.agreement).kind == "own":  # they stay here
+        return counts
+    keep = nothing
+    if counts.kept:
+        keep = partial(door.keep, counts.kept)
+    leave = partial(door.leave, counts.file)
+    release_counts(door.ledger, study.agreement, key, rows, door.people, model, counts, leave, keep)
+    return counts
+
+
+def _count(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    model: Model,
+    book: Path | None = None,
+    kept: Path | None = None,
+) -> Counts:
+    """The files of `count`, which nothing charges."""
     agreement = study.agreement
     plan = calibration_of(agreement)
     if plan.kind == "own":  # whichever model predicts here
@@ -251,7 +275,7 @@ def release_counts(
     if agreement.privacy is not None:
         spent = Cost(agreement.privacy.mu)
     what = f"counts about {model.checksum[:12]}"
-    leaving = Leaving(what, rows, people, "calibrate", cost=spent, repeated=counts.repeated)
+    leaving = Leaving(what, rows, people, "calibrate", cost=spent, repeated=counts.repeated, one_model=not counts.kept)
     release(path, agreement, key, leaving, leave, keep)
 
 

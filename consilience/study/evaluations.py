@@ -15,6 +15,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from consilience.data.sites import Data
 from consilience.distributions.predictive import Categorical, Distribution
 from consilience.errors import InputError
 from consilience.metrics.binning import align
@@ -30,6 +31,7 @@ from consilience.study.files import from_sites
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.calibration import check_may_evaluate
 from consilience.study.protocol.members import Member, Study
+from consilience.study.spending import Door, Leaving
 from consilience.study.validation.gate import refuse_errors
 
 KIND = "evaluation"
@@ -39,7 +41,13 @@ ROUNDING = 1e-9  # of a mean of probabilities
 
 
 def evaluation_file(
-    study: Study, member: Member, key: Ed25519PrivateKey, model: str, p: Distribution, y: Tensor
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    model: str,
+    p: Distribution,
+    data: Data,
+    door: Door,
 ) -> bytes:
     """Write what a site tells of a model's calibration on its test rows.
 
@@ -49,7 +57,8 @@ def evaluation_file(
         key: Its private key.
         model: The model's checksum.
         p: What the model predicts for the rows, in the target's own unit.
-        y: The truth.
+        data: The rows.
+        door: Where the file leaves from, past the site's ledger.
 
     Returns:
         The signed file that leaves.
@@ -57,6 +66,18 @@ def evaluation_file(
     Raises:
         InputError: The study did not agree on it, or too few rows are behind it.
     """
+    y = data.y
+    if not study.agreement.target.classes:
+        y = y * study.agreement.target.spread + study.agreement.target.centre
+    content = _evaluation_file(study, member, key, model, p, y)
+    leaving = Leaving(f"evaluation of {model[:12]}", data, part="test", one_model=True)
+    return door.let_out(study.agreement, key, leaving, content)
+
+
+def _evaluation_file(
+    study: Study, member: Member, key: Ed25519PrivateKey, model: str, p: Distribution, y: Tensor
+) -> bytes:
+    """The file of `evaluation_file`, which nothing charges."""
     agreement = study.agreement
     check_may_evaluate(agreement)
     if isinstance(p, Categorical):

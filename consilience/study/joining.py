@@ -23,6 +23,7 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column, Inspection, sums
 from consilience.study.protocol.members import Sender, Study, check_rows, signed_words
 from consilience.study.protocol.names import check_name
+from consilience.study.spending import Door, Leaving, agreed_rows
 from consilience.study.validation.gate import Rules
 
 
@@ -223,7 +224,7 @@ def _scale(column: Column, count: float, first: float, second: float) -> Column:
     return dataclasses.replace(column, centre=float(f"{mean:.6g}"), spread=float(f"{deviation:.6g}") or 1.0)
 
 
-def sums_file(agreement: Agreement, name: str, inspection: Inspection, key: Ed25519PrivateKey) -> bytes:
+def sums_file(agreement: Agreement, name: str, inspection: Inspection, key: Ed25519PrivateKey, door: Door) -> bytes:
     """Write a site's counts, sums and sums of squares.
 
     Args:
@@ -231,6 +232,7 @@ def sums_file(agreement: Agreement, name: str, inspection: Inspection, key: Ed25
         name: The site's name.
         inspection: Its table.
         key: Its private key.
+        door: Where the file leaves from, past the site's ledger.
 
     Returns:
         The signed file.
@@ -238,6 +240,12 @@ def sums_file(agreement: Agreement, name: str, inspection: Inspection, key: Ed25
     Raises:
         InputError: The name cannot be a site's, or the table does not fit the agreement.
     """
+    content = _sums_file(agreement, name, inspection, key)
+    return door.let_out(agreement, key, Leaving("scaling sums", agreed_rows(agreement, inspection, key)), content)
+
+
+def _sums_file(agreement: Agreement, name: str, inspection: Inspection, key: Ed25519PrivateKey) -> bytes:
+    """The file of `sums_file`, which nothing charges."""
     check_name(name)
     value = sums(agreement.columns, agreement.target, inspection, agreement.smallest)
     return seal(value, Header("sums", draft_hash(agreement), agreement.name, name), key)

@@ -23,9 +23,11 @@ from consilience.study.files import from_sites
 from consilience.study.joining import draft_hash, draft_of, scale_by
 from consilience.study.masking import MaskBook
 from consilience.study.protocol.agreement import Agreement
-from consilience.study.protocol.columns import Column
+from consilience.study.protocol.columns import Column, Inspection
+from consilience.study.protocol.columns import sums as add_up
 from consilience.study.protocol.members import Member, Sender, Study
 from consilience.study.protocol.names import check_name
+from consilience.study.spending import Door, Leaving, agreed_rows
 from consilience.study.summing import add_tables, mask_table
 
 SCALING = "sums for the scaling"  # what is summed
@@ -121,15 +123,18 @@ def draft_study(study: Study) -> Study:
     return Study(draft_of(study.agreement), members, text=study.text)
 
 
-def masked_sums_file(study: Study, name: str, sums: Tensor, key: Ed25519PrivateKey, book: Path) -> bytes:
+def masked_sums_file(
+    study: Study, name: str, inspection: Inspection, key: Ed25519PrivateKey, book: Path, door: Door
+) -> bytes:
     """Write a site's counts, sums and sums of squares under masks.
 
     Args:
         study: The study, with the sites' keys.
         name: The site's name.
-        sums: Of each column, [columns, 3].
+        inspection: Its table.
         key: The site's private key.
         book: Its book of masks.
+        door: Where the file leaves from, past the site's ledger.
 
     Returns:
         The signed file.
@@ -137,6 +142,14 @@ def masked_sums_file(study: Study, name: str, sums: Tensor, key: Ed25519PrivateK
     Raises:
         InputError: The site's key is not listed, or it has given other sums.
     """
+    agreement = study.agreement
+    totals = add_up(agreement.columns, agreement.target, inspection, agreement.smallest)
+    content = _masked_sums_file(study, name, totals, key, book)
+    return door.let_out(agreement, key, Leaving("scaling sums", agreed_rows(agreement, inspection, key)), content)
+
+
+def _masked_sums_file(study: Study, name: str, sums: Tensor, key: Ed25519PrivateKey, book: Path) -> bytes:
+    """The file of `masked_sums_file`, which nothing charges."""
     draft = draft_study(study)
     member = draft.member(name)
     columns = (*study.agreement.columns, study.agreement.target.as_scaled())

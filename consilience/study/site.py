@@ -32,6 +32,7 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Member, Study
 from consilience.study.protocol.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
+from consilience.study.spending import Door, Leaving, cost_of_round
 from consilience.study.summing import mask_reply, mask_table
 from consilience.study.told import tell_rows
 from consilience.study.validation.gate import Refused, limit_bytes
@@ -119,31 +120,49 @@ def fit(
     member: Member,
     key: Ed25519PrivateKey,
     rows: Parts,
+    door: Door,
     message: Path | None = None,
     memory: Path | None = None,
     replace: bool = False,
     book: Path | None = None,
 ) -> Fitted:
-    """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
-
-    Nothing is entered into the site's ledger here: what is handed over goes through `spending.release`.
+    """Run the method's `local` on the training rows; what it sends is sealed, entered into the ledger, and leaves.
 
     Args:
         study: The study.
         member: This site.
         key: Its private key.
         rows: Its rows by role.
+        door: Where the reply leaves from, past the site's ledger; it keeps the memory.
         message: The coordinator's message; None in a first round that needs none.
         memory: What the round before left here.
         replace: Whether a first reply from other rows is written over.
         book: The site's book of masks, in a study that masks; by default beside the memory.
 
     Returns:
-        The files to be written.
+        The files.
 
     Raises:
         InputError: A file does not belong here, or the reply may not leave.
     """
+    fitted = _fit(study, member, key, rows, message, memory, replace, book)
+    spent = cost_of_round(study.agreement, fitted.round)
+    leaving = Leaving("reply", rows.train, door.people, "train", fitted.round, spent, fitted.repeated, replace)
+    door.let_out(study.agreement, key, leaving, fitted.reply, fitted.memory)
+    return fitted
+
+
+def _fit(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Parts,
+    message: Path | None = None,
+    memory: Path | None = None,
+    replace: bool = False,
+    book: Path | None = None,
+) -> Fitted:
+    """The files of a fit, which nothing charges: for `fit` alone, and for tests."""
     agreement = study.agreement
     method = agreement.build_method()
     content, round_ = read_message(study, message)
@@ -382,6 +401,7 @@ def statistics(
     method: Method,
     state: Tree,
     of: str,
+    door: Door,
     book: Path | None = None,
 ) -> bytes:
     """Write a site's table of summed log-scores for a model.
@@ -394,6 +414,7 @@ def statistics(
         method: The model's method.
         state: The model's state.
         of: The model's checksum.
+        door: Where the file leaves from, past the site's ledger.
         book: The site's book of masks, in a study that masks; by default here.
 
     Returns:
@@ -402,6 +423,22 @@ def statistics(
     Raises:
         InputError: Too few rows are set aside.
     """
+    content = _statistics(study, member, key, rows, method, state, of, book)
+    leaving = Leaving(f"statistics about {of[:12]}", rows, part="choose", one_model=True)
+    return door.let_out(study.agreement, key, leaving, content)
+
+
+def _statistics(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    method: Method,
+    state: Tree,
+    of: str,
+    book: Path | None = None,
+) -> bytes:
+    """The file of `statistics`, which nothing charges."""
     agreement = study.agreement
     if agreement.privacy is not None:
         raise InputError(

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,6 +217,45 @@ def release(
     keep()  # 2
     charge(path, agreement, key, leaving)  # 3
     leave()  # 4
+
+
+class Door(NamedTuple):
+    """Where what a site made leaves it: past its ledger, from commands and from Python alike.
+
+    Attributes:
+        ledger: The ledger's file, beside the site's key: one for all studies.
+        people: Whose rows it is made from; everybody at the site, if nobody said.
+        leave: Writes the file where it leaves from; where none is given, the caller carries it away.
+        keep: Writes what the site must remember of it.
+    """
+
+    ledger: Path
+    people: People = EVERYBODY
+    leave: Callable[[bytes], None] = lambda content: None
+    keep: Callable[[bytes], None] = lambda content: None
+
+    def let_out(
+        self, agreement: Agreement, key: Ed25519PrivateKey, leaving: Leaving, content: bytes, kept: bytes = b""
+    ) -> bytes:
+        """Let a file leave, as `release` does.
+
+        Args:
+            agreement: The study's agreement.
+            key: The site's private key.
+            leaving: What is in it.
+            content: The file.
+            kept: What the site must remember.
+
+        Returns:
+            The file.
+
+        Raises:
+            InputError: It may not leave.
+        """
+        keep = partial(self.keep, kept) if kept else nothing
+        own = leaving._replace(people=self.people)
+        release(self.ledger, agreement, key, own, partial(self.leave, content), keep)
+        return content
 
 
 def _promised(agreement: Agreement) -> tuple[float, float] | None:

@@ -21,6 +21,7 @@ from consilience.study.protocol.columns import Column as Agreed
 from consilience.study.protocol.columns import Inspection
 from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import is_promised
+from consilience.study.spending import Door, Leaving, agreed_rows
 from consilience.study.validation.gate import refuse_errors
 
 
@@ -64,7 +65,7 @@ def _values(column: Agreed, inspection: Inspection) -> Column:
     return Column(torch.from_numpy(cells.numbers()).double(), torch.from_numpy(gaps))
 
 
-def table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection: Inspection) -> bytes:
+def table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection: Inspection, door: Door) -> bytes:
     """Write a site's part of table one.
 
     Args:
@@ -72,6 +73,7 @@ def table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection:
         member: This site.
         key: Its private key.
         inspection: Its table.
+        door: Where the file leaves from, past the site's ledger.
 
     Returns:
         The signed file that leaves.
@@ -79,6 +81,13 @@ def table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection:
     Raises:
         InputError: The study promises privacy, or the table does not fit the agreement, or has too few rows.
     """
+    content = _table_file(study, member, key, inspection)
+    leaving = Leaving("table one", agreed_rows(study.agreement, inspection, key))
+    return door.let_out(study.agreement, key, leaving, content)
+
+
+def _table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection: Inspection) -> bytes:
+    """The file of `table_file`, which nothing charges."""
     agreement = study.agreement
     if is_promised(agreement):
         raise InputError(

@@ -39,14 +39,15 @@ from consilience.privacy.dp.accountant import epsilon_of, mu_of
 from consilience.privacy.dp.mechanisms import Clipped, Privacy
 from consilience.privacy.entropy import Entropy
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import count
+from consilience.study.calibration import _count as count
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of, training_rows
-from consilience.study.site import _reply, fit, read_message
-from consilience.study.table_one import table_file
+from consilience.study.site import _fit as fit
+from consilience.study.site import _reply, read_message
+from consilience.study.table_one import _table_file as table_file
 
 EPSILON, DELTA = 4.0, 1e-3
 DRAWS = 2000  # a side

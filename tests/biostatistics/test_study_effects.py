@@ -22,7 +22,7 @@ from consilience.study.model import read_model
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import fit
+from consilience.study.site import _fit as fit
 
 LEAST_SQUARES: dict[str, Any] = {
     "method": "exact",

@@ -27,7 +27,7 @@ from consilience.study.protocol.columns import Column
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import fit
+from consilience.study.site import _fit as fit
 from consilience.study.told import read_told
 
 NAMES = ("north", "south", "west")

@@ -19,7 +19,8 @@ from consilience.prediction_sets.sets import Guarantee
 from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.envelope import open_envelope
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import calibrate, count
+from consilience.study.calibration import _count as count
+from consilience.study.calibration import calibrate
 from consilience.study.flower.carrying import CountFiles, ask_counts
 from consilience.study.flower.wire import carry
 from consilience.study.model import read_model

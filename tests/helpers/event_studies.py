@@ -10,7 +10,7 @@ import pandas as pd
 import studies
 
 from consilience.serialisation.signature import read_key
-from consilience.study.baseline import sums_file
+from consilience.study.baseline import _sums_file as sums_file
 from consilience.study.coordinator import pool
 from consilience.study.masking import book_path
 from consilience.study.model import read_model
@@ -18,7 +18,7 @@ from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of, training_rows
-from consilience.study.site import fit
+from consilience.study.site import _fit as fit
 
 COLUMNS = (
     Column("age", "number", "years", (18.0, 100.0), 60.0, 10.0),

@@ -16,7 +16,8 @@ from consilience.study.masking import book_path
 from consilience.study.model import read_model
 from consilience.study.protocol.members import Study
 from consilience.study.rows import Parts, parts, rows_of
-from consilience.study.site import fit, statistics
+from consilience.study.site import _fit as fit
+from consilience.study.site import _statistics as statistics
 
 
 def rows(study: Study, folder: Path) -> dict[str, Parts]:

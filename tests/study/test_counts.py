@@ -25,7 +25,8 @@ from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import Envelope, open_envelope, seal
 from consilience.serialisation.signature import read_key
 from consilience.study import calibration
-from consilience.study.calibration import Counts, calibrate, count, kept_path, release_counts, score_rows
+from consilience.study.calibration import Counts, calibrate, kept_path, release_counts, score_rows
+from consilience.study.calibration import _count as count
 from consilience.study.masking import MaskBook, book_path, counts_of
 from consilience.study.model import Model, read_model
 from consilience.study.protocol.guarantees import calibration_of, describe_counts

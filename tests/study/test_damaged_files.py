@@ -28,7 +28,8 @@ from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.protocol.toml import read_columns
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import first_message, fit, read_message
+from consilience.study.site import _fit as fit
+from consilience.study.site import first_message, read_message
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"method": "mixture"},

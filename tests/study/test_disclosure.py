@@ -28,7 +28,7 @@ from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import fit
+from consilience.study.site import _fit as fit
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

@@ -20,7 +20,8 @@ from consilience.errors import InputError
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study.evaluations import evaluation_file, read_evaluations
+from consilience.study.evaluations import _evaluation_file as evaluation_file
+from consilience.study.evaluations import read_evaluations
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import from_toml
 from consilience.study.protocol.members import Study

@@ -26,7 +26,8 @@ from consilience.prediction_sets.sets import lower_bounds
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import calibrate, count
+from consilience.study.calibration import _count as count
+from consilience.study.calibration import calibrate
 from consilience.study.coordinator import choose
 from consilience.study.effects import model_effects
 from consilience.study.model import Model, read_model, select_hand_out

@@ -29,7 +29,7 @@ from consilience.study.protocol.agreement import FORMAT_1
 from consilience.study.protocol.members import Study
 from consilience.study.recall import recall
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import fit
+from consilience.study.site import _fit as fit
 
 
 def sites(study: Study, folder: Path) -> Sites:

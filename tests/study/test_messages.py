@@ -25,7 +25,8 @@ from consilience.study.files import message_file
 from consilience.study.protocol.agreement import FORMAT_1
 from consilience.study.protocol.members import Study
 from consilience.study.rows import Parts, parts, rows_of
-from consilience.study.site import Fitted, first_message, fit
+from consilience.study.site import Fitted, first_message
+from consilience.study.site import _fit as fit
 
 SETTINGS: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "rounds": 2}
 OLD: dict[str, Any] = {**SETTINGS, "format": 1, **FORMAT_1}

@@ -17,7 +17,8 @@ from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.serialisation.envelope import Header, seal
 from consilience.serialisation.signature import new_key, public, read_key, sign
-from consilience.study.joining import draft_hash, sums_file, with_scaling
+from consilience.study.joining import _sums_file as sums_file
+from consilience.study.joining import draft_hash, with_scaling
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column, inspect
 from consilience.study.protocol.members import Sender, Study, read, signed_words

@@ -30,7 +30,8 @@ from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import Model, model_file, read_model
 from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.text import study_text
-from consilience.study.site import fit, statistics
+from consilience.study.site import _fit as fit
+from consilience.study.site import _statistics as statistics
 from consilience.study.summing import drop_sites
 
 FOUR = ("north", "south", "west", "east")

@@ -25,7 +25,7 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.target import Target
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import fit
+from consilience.study.site import _fit as fit
 
 EXACT: dict[str, Any] = {"method": "exact", "settings": ()}
 SENDERS: dict[str, dict[str, Any]] = {

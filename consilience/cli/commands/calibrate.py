@@ -32,13 +32,13 @@ def calibrate_site(
 
     Where each site has a threshold of its own, it is written to SITE.thresholds, which stays here.
     """
-    from consilience.study.calibration import count, release_counts
+    from consilience.study.calibration import count
     from consilience.study.model import read_model
     from consilience.study.protocol.guarantees import calibration_of, describe_counts
     from consilience.study.protocol.members import read
     from consilience.study.recall import recall
     from consilience.study.rows import rows_of
-    from consilience.study.spending import people_of
+    from consilience.study.spending import Door, people_of
 
     study = read(study_file)
     plan = calibration_of(study.agreement)
@@ -49,25 +49,20 @@ def calibrate_site(
     recalled = recall(study.agreement, member.number, signing_key, remembered(home, memory), data)
     check_unchanged(recalled)
     rows = recalled.rows
+    people = people_of(study.agreement, data, inspection, signing_key)
+    leave = partial(write_files, out_ or Path(f"{member.name}.calibration"), what="For the coordinator")
+    keep = partial(write_files, kept, what="Stays here, so that noise is not drawn again")
+    door = Door(home.ledger_at(ledger), people, leave, keep)
     with lock_file(kept):
-        counts = count(study, member, signing_key, rows.calibrate, pooled, home.book, kept)
-        if plan.kind == "own":
-            path = out_ or Path(f"{member.name}.thresholds")
-            write_files(path, counts.file, "Stays here")
-            words = f"{model.name} TABLE --set {plan.level:g} --thresholds {path.name}"
-            if pooled.own:
-                words += f" --study {study_file.name} --memory {kept_model(home, memory)}"
-            say(f"Next: `consilience predict {words}`.")
-            return
-
-        def keep() -> None:
-            if counts.kept:
-                write_files(kept, counts.kept, "Stays here, so that noise is not drawn again")
-
-        people = people_of(study.agreement, data, inspection, signing_key)
-        leave = partial(write_files, out_ or Path(f"{member.name}.calibration"), counts.file, "For the coordinator")
-        entry = (study.agreement, signing_key, rows.calibrate, people, pooled, counts)
-        release_counts(home.ledger_at(ledger), *entry, leave, keep)
+        counts = count(study, member, signing_key, rows.calibrate, pooled, door, home.book, kept)
+    if plan.kind == "own":
+        path = out_ or Path(f"{member.name}.thresholds")
+        write_files(path, counts.file, "Stays here")
+        words = f"{model.name} TABLE --set {plan.level:g} --thresholds {path.name}"
+        if pooled.own:
+            words += f" --study {study_file.name} --memory {kept_model(home, memory)}"
+        say(f"Next: `consilience predict {words}`.")
+        return
     say(f"{len(rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
     say(describe_counts(study.agreement))
 

@@ -61,18 +61,16 @@ def describe_site(
     """Write counts, means and deviations of the columns for table one; small counts stay here."""
     from consilience.study.protocol.members import read
     from consilience.study.rows import rows_of
-    from consilience.study.spending import Leaving, agreed_rows, people_of, release
+    from consilience.study.spending import Door, people_of
     from consilience.study.table_one import table_file
 
     study = read(study_file)
     home = site_home(study, key)
     data, inspection = rows_of(study.agreement, table, one_class=True)
     path = out_ or Path(f"{home.member.name}.table")
-    content = table_file(study, home.member, home.key, inspection)
-    known = agreed_rows(study.agreement, inspection, home.key)
-    leaving = Leaving("table one", known, people_of(study.agreement, data, inspection, home.key))
-    leave = partial(write_files, path, content, "For the coordinator")
-    release(home.ledger_at(ledger), study.agreement, home.key, leaving, leave)
+    people = people_of(study.agreement, data, inspection, home.key)
+    door = Door(home.ledger_at(ledger), people, partial(write_files, path, what="For the coordinator"))
+    table_file(study, home.member, home.key, inspection, door)
     say(f"`consilience site show {path} --all` shows everything that leaves.")
 
 

@@ -18,8 +18,6 @@ from consilience.cli.study_options import Files_, Key_, Ledger_, Memory_, Model_
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from consilience.data.sites import Data
     from consilience.distributions.predictive import Distribution
     from consilience.study.model import Model
@@ -83,7 +81,7 @@ def evaluate(
         page = run_page({**evaluation_report(pooled.agreement, p, y, site), **sets})
         write_files(report, page, "Report, for this site")
     if study is not None and out_ is not None:
-        _write_evaluation(study, key, table, pooled, data, p, y, out_, ledger)
+        _write_evaluation(study, key, table, pooled, data, p, out_, ledger)
 
 
 def _check_options(study_file: Path | None, out_: Path | None, ledger: Path | None) -> None:
@@ -107,7 +105,6 @@ def _write_evaluation(
     pooled: Model,
     data: Data,
     p: Distribution,
-    y: Tensor,
     path: Path,
     ledger: Path | None,
 ) -> None:
@@ -116,15 +113,13 @@ def _write_evaluation(
     from consilience.study.protocol.calibration import describe_evaluation
     from consilience.study.protocol.members import read
     from consilience.study.rows import rows_of
-    from consilience.study.spending import Leaving, people_of, release
+    from consilience.study.spending import Door, people_of
 
     study = read(study_file)
     home = site_home(study, key)
-    content = evaluation_file(study, home.member, home.key, pooled.checksum, p, y)
     people = people_of(study.agreement, *rows_of(study.agreement, table, one_class=True), home.key)
-    leaving = Leaving(f"evaluation of {pooled.checksum[:12]}", data, people, "test", one_model=True)
-    leave = partial(write_files, path, content, "For the coordinator")
-    release(home.ledger_at(ledger), study.agreement, home.key, leaving, leave)
+    door = Door(home.ledger_at(ledger), people, partial(write_files, path, what="For the coordinator"))
+    evaluation_file(study, home.member, home.key, pooled.checksum, p, data, door)
     say(describe_evaluation(study.agreement))
 
 

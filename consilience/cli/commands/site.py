@@ -108,11 +108,10 @@ def sums(
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
     from consilience.study.joining import sums_file
     from consilience.study.masked_scaling import masked_sums_file
-    from consilience.study.protocol.columns import sums as sum_up
     from consilience.study.protocol.members import read
     from consilience.study.protocol.names import check_name
     from consilience.study.rows import rows_of
-    from consilience.study.spending import Leaving, agreed_rows, people_of, release
+    from consilience.study.spending import Door, people_of
 
     check_name(name)
     study = read(study_file)
@@ -121,16 +120,12 @@ def sums(
         raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
     data, rows = rows_of(agreement, table, one_class=True)
     key = site_key(name)
+    leave = partial(write_files, out_ or Path(f"{name}.sums"), what="For the coordinator")
+    door = Door(ledger or Path(f"{name}.ledger"), people_of(agreement, data, rows, key), leave)
     if agreement.secure:
-        totals = sum_up(agreement.columns, agreement.target, rows, agreement.smallest)
-        content = masked_sums_file(study, name, totals, key, Path(f"{name}-sums.masks"))
+        masked_sums_file(study, name, rows, key, Path(f"{name}-sums.masks"), door)
     else:
-        content = sums_file(agreement, name, rows, key)
-    known = agreed_rows(agreement, rows, key)
-    leaving = Leaving("scaling sums", known, people_of(agreement, data, rows, key))
-    path = out_ or Path(f"{name}.sums")
-    leave = partial(write_files, path, content, "For the coordinator")
-    release(ledger or Path(f"{name}.ledger"), agreement, key, leaving, leave)
+        sums_file(agreement, name, rows, key, door)
 
 
 @site_app.command()
@@ -217,7 +212,7 @@ def fit(
     from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
-    from consilience.study.spending import Leaving, cost_of_round, people_of, release
+    from consilience.study.spending import Door, people_of
 
     study = read(study_file)
     home = site_home(study, key)
@@ -229,19 +224,16 @@ def fit(
     with lock_file(memory_path):
         recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
         rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
-        with progress(True):
-            fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace, home.book)
         people = people_of(study.agreement, data, inspection, signing_key)
-        spent = cost_of_round(study.agreement, fitted.round)
-        leaving = Leaving("reply", rows.train, people, "train", fitted.round, spent, fitted.repeated, replace)
         marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
 
-        def keep() -> None:
+        def keep(content: bytes) -> None:
             write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
-            write_files(memory_path, fitted.memory, "Stays here")
+            write_files(memory_path, content, "Stays here")
 
-        leave = partial(write_files, path, fitted.reply, "For the coordinator")
-        release(home.ledger_at(ledger), study.agreement, signing_key, leaving, leave, keep)
+        door = Door(home.ledger_at(ledger), people, partial(write_files, path, what="For the coordinator"), keep)
+        with progress(True):
+            fitted = fit_site(study, member, signing_key, rows, door, message, memory_path, replace, home.book)
     for note in fitted.training.notes:
         say(note, "yellow")
     used, aside, test = (f"{len(part.y):,}" for part in (fitted.training.data, rows.choose, rows.test))
@@ -307,7 +299,7 @@ def statistics(
     from consilience.study.recall import recall
     from consilience.study.rows import rows_of, training_rows
     from consilience.study.site import statistics as sum_scores
-    from consilience.study.spending import Leaving, people_of, release
+    from consilience.study.spending import Door, people_of
 
     study = read(study_file)
     home = site_home(study, key)
@@ -321,20 +313,19 @@ def statistics(
             "current study file and model."
         )
     data, inspection = rows_of(study.agreement, table, one_class=True)
+    people = people_of(study.agreement, data, inspection, signing_key)
+    leave = partial(write_files, out_ or Path(f"{member.name}.statistics"), what="For the coordinator")
+    door = Door(home.ledger_at(ledger), people, leave)
     recalled = recall(study.agreement, member.number, signing_key, remembered(home, memory), data)
     if pooled.is_personal:
         pooled = at_home(pooled, study, kept_model(home, memory))
     check_unchanged(recalled)
-    used, part = recalled.rows.choose, "choose"
     if study.agreement.target.event:
-        used, part = training_rows(study.agreement, recalled.rows.train).data, "train"
-        sums = sums_file(study, member, signing_key, used, pooled, home.book)
-    else:
-        sums = sum_scores(study, member, signing_key, used, pooled.method, pooled.state, pooled.checksum, home.book)
-    people = people_of(study.agreement, data, inspection, signing_key)
-    leaving = Leaving(f"statistics about {pooled.checksum[:12]}", used, people, part)
-    leave = partial(write_files, out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
-    release(home.ledger_at(ledger), study.agreement, signing_key, leaving, leave)
+        used = training_rows(study.agreement, recalled.rows.train).data
+        sums_file(study, member, signing_key, used, pooled, door, home.book)
+        return
+    about = (pooled.method, pooled.state, pooled.checksum)
+    sum_scores(study, member, signing_key, recalled.rows.choose, *about, door, home.book)
 
 
 @site_app.command()

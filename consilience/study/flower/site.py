@@ -33,7 +33,7 @@ from consilience.serialisation.codec import kept_types_of
 from consilience.serialisation.signature import sign, verifies
 from consilience.study.admission import begins_alone, rules_of
 from consilience.study.calibration import count as count_scores
-from consilience.study.calibration import kept_path, release_counts
+from consilience.study.calibration import kept_path
 from consilience.study.flower.app import pin
 from consilience.study.flower.client import COUNTS, UNMASK, Site, client_app
 from consilience.study.flower.executor import Runtime, answer, new_secret, tasks
@@ -47,7 +47,7 @@ from consilience.study.protocol.members import Member, Study
 from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
-from consilience.study.spending import nothing, people_of, release_once
+from consilience.study.spending import Door, people_of, release_once
 from consilience.study.summing import mask_reply
 from consilience.study.told import tell_rows
 from consilience.tree import Tree
@@ -179,14 +179,12 @@ def _count(
     if pooled.is_personal and memory.exists():
         pooled = pooled.at_home(read_kept(memory, pooled.method, pooled.facts.rounds))
     kept = kept_path(study, member, folder)
-    counts = count_scores(study, member, key, rows, pooled, book, kept)
 
-    def keep() -> None:
-        if counts.kept:
-            write_whole(kept, counts.kept, remedy, PRIVATE)
+    def keep(content: bytes) -> None:
+        write_whole(kept, content, remedy, PRIVATE)
 
-    release_counts(ledger, study.agreement, key, rows, people, pooled, counts, nothing, keep)
-    return counts.file
+    door = Door(ledger, people, keep=keep)
+    return count_scores(study, member, key, rows, pooled, door, book, kept).file
 
 
 def serve(
