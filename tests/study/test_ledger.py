@@ -16,13 +16,17 @@ from rounds import pooled_model, replies
 from tiny import Invoke
 
 from consilience.data.sites import Data
+from consilience.errors import InputError
 from consilience.privacy.dp.budget import hash_rows, read_budget
 from consilience.serialisation.signature import read_key
 from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.rehearsal import server_of
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of
-from consilience.study.spending import secret_of
+from consilience.study.site import fit, statistics
+from consilience.study.spending import Door, secret_of
+from consilience.study.table_one import table_file
 
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
 PLAIN: dict[str, Any] = {"method": "exact", "settings": ()}
@@ -269,3 +273,51 @@ def test_equal_rows_of_a_table_count_one_by_one(site: Site) -> None:
 
     assert not np.array_equal(*hashes)
     assert read(site.folder / "a.toml").agreement == agreed
+
+
+class FromPython:
+    """A script at a site: no command, its own folder."""
+
+    def __init__(self, folder: Path, **words: Any) -> None:
+        self.study = studies.study(folder, **words)
+        self.folder, self.member = folder, self.study.member("north")
+        self.key = read_key(folder / "north.key")
+        self.data, self.inspection = rows_of(
+            self.study.agreement, studies.table(folder / "a.csv", studies.rows(0, 150))
+        )
+        self.rows = parts(self.study.agreement, 0, self.data)
+        self.left: list[bytes] = []
+        self.door = Door(folder / "north.ledger", leave=self.left.append)
+
+    @property
+    def entered(self) -> list[str]:
+        return [release.what for release in read_budget(self.door.ledger).releases]
+
+
+def test_a_script_that_fits_charges_the_ledger_and_stops_where_the_budget_ends(tmp_path: Path) -> None:
+    """The attack: `study.site.fit` from Python gave one reply after another, and the ledger never heard of them."""
+    site = FromPython(tmp_path, **{**PRIVATE, "delta": 1e-4}, committed=400)
+
+    first = fit(site.study, site.member, site.key, site.rows, site.door)
+    with pytest.raises(InputError, match="Nothing is sent: ε would become"):
+        fit(site.study, site.member, site.key, site.rows, site.door)  # its memory was not kept: other noise
+
+    assert site.left == [first.reply] and site.entered == ["reply"]
+    assert read_budget(site.door.ledger).epsilon == 3.0
+
+
+def test_a_script_describes_and_sums_scores_past_the_ledger_about_one_model(tmp_path: Path) -> None:
+    site = FromPython(tmp_path, **PLAIN, committed=400)
+    method = site.study.agreement.build_method()
+    state = method.init(site.study.agreement.build_task(), server_of(site.study.agreement, 2))
+
+    def ask(model: str) -> bytes:
+        return statistics(site.study, site.member, site.key, site.rows.choose, method, state, model, site.door)
+
+    table_file(site.study, site.member, site.key, site.inspection, site.door)
+    first = ask("a" * 64)
+    assert ask("a" * 64) == first  # the same question has the same answer
+
+    with pytest.raises(InputError, match="from other rows or about another model"):
+        ask("b" * 64)
+    assert len(site.left) == 3 and site.entered == ["table one", f"statistics about {'a' * 12}"]
