@@ -6,6 +6,7 @@ ledger begin with an empty account. There is one of each for a key.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from consilience.study.calibration import kept_path
 from consilience.study.masking import book_path
 from consilience.study.protocol.members import Member, Study
 from consilience.study.recall import marks_path
+
+STATE = "CONSILIENCE_STATE"  # names the folder of a site whose key lies where nothing can be written
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,12 @@ class Home:
     @property
     def folder(self) -> Path:
         """The folder of the key itself; as short as it can be said where commands run in it."""
-        return self.key_file.parent
+        return state_folder(self.key_file)
 
     @property
     def ledger(self) -> Path:
         """What the site ever released: one file for a key, whatever name it goes by in a study."""
-        return self.key_file.with_suffix(".ledger")
+        return ledger_path(self.key_file)
 
     def ledger_at(self, given: Path | None) -> Path:
         """Choose the ledger: another place than beside the key only for a site that has none there.
@@ -121,6 +124,46 @@ class Home:
         """Whether this site wrote a file in this study."""
         envelope = open_envelope(path)
         return envelope.header.study == self.study.agreement.hash and envelope.signed_by(public(self.key))
+
+
+def state_folder(key_file: Path) -> Path:
+    """Choose where a site keeps what it must not forget: beside its key, or in the folder that `STATE` names.
+
+    Args:
+        key_file: The site's private key.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: Nothing can be written beside the key, or a ledger lies there that another folder would not know.
+    """
+    beside = key_file.parent
+    named = os.environ.get(STATE)
+    if not named:
+        if not os.access(beside, os.W_OK):
+            raise InputError(
+                f"The folder of the key, {beside.absolute()}, cannot be written, and a site keeps its ledger, memory and "
+                f"masks beside its key: set {STATE} to a folder that lasts, the same for every command with this key."
+            )
+        return beside
+    folder = Path(named)
+    ledger = key_file.with_suffix(".ledger")
+    if ledger.exists() and not _is_same(folder, beside):
+        raise InputError(
+            f"This key's ledger is {ledger}, and {STATE} names another folder, which does not know what has left: move "
+            f"everything of this site from {beside.absolute()} to {folder}, or do not set {STATE}."
+        )
+    return folder
+
+
+def ledger_path(key_file: Path) -> Path:
+    """Say where the ledger of a key lies.
+
+    Args:
+        key_file: The site's private key.
+    """
+    return state_folder(key_file) / key_file.with_suffix(".ledger").name
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,40 @@ def test_another_ledger_is_none_of_this_key(site: Site) -> None:
     said = site.run("fit", "bb.toml", "data.csv", "--memory", "b.memory", "--ledger", "other.ledger")
 
     assert "This key's ledger is north.ledger" in said and not (site.folder / "other.ledger").exists()
+
+
+def test_a_key_where_nothing_can_be_written_needs_a_folder_for_what_must_not_be_forgotten(site: Site) -> None:
+    """A mounted secret, say. The key's own folder stays as it was, and no second folder begins an empty account."""
+    for name in ("a", "bb"):
+        site.study(name, **PRIVATE)
+    secret = site.folder / "secret"
+    secret.mkdir()
+    (site.folder / "north.key").rename(secret / "north.key")
+    fit_a = ("fit", "a.toml", "data.csv")
+    writable = os.access
+    with site.monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: Path(path).name != "secret" and writable(path, mode))
+
+        refused = site.run(*fit_a, key="secret/north.key")
+        patch.setenv("CONSILIENCE_STATE", "state")
+        left = site.run(*fit_a, key="secret/north.key")
+        again = site.run("fit", "bb.toml", "data.csv", "--memory", "b.memory", key="secret/north.key")
+
+    assert "cannot be written" in refused and "set CONSILIENCE_STATE to a folder that lasts" in refused
+    assert left == "" and {file.name for file in secret.iterdir()} == {"north.key"}
+    assert {"north.ledger", "north.memory"} <= {file.name for file in (site.folder / "state").iterdir()}
+    assert "Nothing is sent: ε would become" in again
+
+
+def test_a_folder_that_does_not_know_the_ledger_is_refused(site: Site) -> None:
+    for name in ("a", "bb"):
+        site.study(name, **PRIVATE)
+    assert site.run("fit", "a.toml", "data.csv") == ""
+    site.monkeypatch.setenv("CONSILIENCE_STATE", "elsewhere")
+
+    said = site.run("fit", "bb.toml", "data.csv", "--memory", "b.memory")
+
+    assert "This key's ledger is north.ledger, and CONSILIENCE_STATE names another folder" in said
 
 
 def test_another_visit_of_the_same_patients_has_no_budget_of_its_own(site: Site) -> None:

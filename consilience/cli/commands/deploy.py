@@ -26,7 +26,7 @@ from consilience.cli.serving import (
     serving_metrics,
     start_log,
 )
-from consilience.cli.study_options import AcceptDifference_, Inputs_, Key_, OneClass_, Replace_, Study_, Table_
+from consilience.cli.study_options import AcceptDifference_, Inputs_, Key_, Ledger_, OneClass_, Replace_, Study_, Table_
 from consilience.disk.locks import lock_folder
 from consilience.disk.metrics import Metrics
 from consilience.disk.pulse import Pulse
@@ -348,6 +348,7 @@ def serve_site(
         list[str] | None,
         typer.Option(help="A site that sent nothing, by its own word: its masks may be told; may be repeated."),
     ] = None,
+    ledger: Ledger_ = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 600.0,
     metrics_port: MetricsPort_ = None,
     metrics_host: MetricsHost_ = "127.0.0.1",
@@ -379,7 +380,7 @@ def serve_site(
             own_key_file = node_key or Path(f"{member.name}.node")
             credentials = _site_credentials(member.name, server, authority, own_key_file, insecure)
             with lock_folder(target, private=True), pulse.ending():
-                given = (one_class, log.info, replace, home.book, home.ledger, without or ())
+                given = (one_class, log.info, replace, home.book, home.ledger_at(ledger), without or ())
                 site = site_of(study, member, signing_key, table, target, *given)
                 serve(
                     site,

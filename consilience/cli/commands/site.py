@@ -374,11 +374,12 @@ def register(table: Table_, key: Key_ = None, ledger: Ledger_ = None) -> None:
     from consilience.data.cells import read_table
     from consilience.privacy.dp.budget import read_budget, today, write_budget
     from consilience.serialisation.signature import read_key
+    from consilience.study.home import ledger_path
     from consilience.study.spending import secret_of, whole_rows
 
     file = only_key(key)
     rows = whole_rows(read_table(table).columns, secret_of(read_key(file)))
-    path = ledger or file.with_suffix(".ledger")
+    path = ledger or ledger_path(file)
     with lock_file(path):
         budget = read_budget(path)
         registered = budget.register(table.name, rows, today())
