@@ -143,8 +143,8 @@ def state_folder(key_file: Path) -> Path:
     if not named:
         if not os.access(beside, os.W_OK):
             raise InputError(
-                f"The folder of the key, {beside.absolute()}, cannot be written, and a site keeps its ledger, memory and "
-                f"masks beside its key: set {STATE} to a folder that lasts, the same for every command with this key."
+                f"The folder of the key, {beside.absolute()}, cannot be written, and a site keeps its ledger, memory "
+                f"and masks beside its key: set {STATE} to a folder that lasts, the same for every command of this key."
             )
         return beside
     folder = Path(named)
