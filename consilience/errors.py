@@ -33,6 +33,10 @@ class SiteWarning(UserWarning):
         self.sentence = sentence
 
 
+class RunWarning(UserWarning):
+    """What the report of a run warns of, said where the run ends."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Make the error for a name that does not exist; the caller raises it.
 

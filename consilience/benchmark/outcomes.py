@@ -15,6 +15,7 @@ from consilience.messages import Received
 from consilience.method import is_made_at_home
 from consilience.progress import track
 from consilience.runs.engines.participation import Participation
+from consilience.runs.heard import untold
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, EngineFactory, run
 from consilience.serialisation.settings import describe
@@ -92,7 +93,8 @@ def outcomes(
             where = _replay(trained[key])
         try:
             compute = Compute(where, device=device)
-            result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=compute, participation=present)
+            with untold():
+                result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=compute, participation=present)
         except Diverged as error:
             yield Outcome(r, None, str(error))
             continue

@@ -15,7 +15,7 @@ import click
 import typer
 
 from consilience.cli.app import COMMANDS, app, load_command
-from consilience.errors import InputError
+from consilience.errors import InputError, RunWarning
 
 # What is printed in place of signs that a terminal or a pipe cannot write.
 HANDLER = "consilience.spelt"
@@ -29,6 +29,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _once()
+            warnings.simplefilter("ignore", RunWarning)  # which stand under the table
             _build_commands()()
     except InputError as error:
         _say("Error", "bold red", str(error))

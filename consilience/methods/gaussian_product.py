@@ -13,6 +13,7 @@ from consilience.distributions.posterior import Dense, Posterior, multiply
 from consilience.errors import InputError
 from consilience.glm.private_numbers import check_private_numbers, multiply_private, release_moments
 from consilience.glm.problem import check_proper
+from consilience.glm.too_sure import warn_of_one_class, warn_of_strong_effects
 from consilience.inference import Inference, Laplace, MultipleImputation
 from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import Method, State
@@ -20,6 +21,8 @@ from consilience.method.settings import abridge, added
 from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.privacy.entropy import Source
 from consilience.task import Task
+
+COVERED = "85 %"  # of slopes by 95 % intervals in 40 worlds of 20 sites × 25 rows with log odds ratios of 2
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,13 @@ class GaussianProduct(Method):
         prior: Any = task.prior.gaussian(task.like)
         if isinstance(factors[0], Dense):
             prior = task.prior.dense(task.like)
+            warn_of_one_class(task, replies)
         if self.cap:
             factors = cap_evidence(factors, prior, self.cap)
-        return State(multiply(factors, prior))  # 2
+        posterior = multiply(factors, prior)  # 2
+        if isinstance(posterior, Dense):
+            warn_of_strong_effects(task, replies, posterior.mean, COVERED)
+        return State(posterior)
 
     def imputed(self, marks: str, tables: int) -> GaussianProduct:
         if isinstance(self.inference, MultipleImputation):

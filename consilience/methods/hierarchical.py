@@ -15,7 +15,7 @@ from consilience.distributions.posterior import Dense, Gaussian, Natural, Point,
 from consilience.distributions.predictive import Predictive
 from consilience.distributions.prior import Believed
 from consilience.errors import InputError
-from consilience.glm.hierarchy import Hierarchy, at_one, likely_sites, newcomer, pool, site_posterior
+from consilience.glm.hierarchy import Hierarchy, at_one, likely_sites, mean_site, newcomer, pool, site_posterior
 from consilience.glm.mixed import groups_of
 from consilience.glm.predictions import predict_numbers, predict_on_features
 from consilience.glm.problem import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
@@ -32,6 +32,7 @@ from consilience.glm.site_factors import (
     spread_of,
 )
 from consilience.glm.sums import Sums, doubt, summarise
+from consilience.glm.too_sure import warn_of_strong_effects
 from consilience.inference import Inference, Laplace, MultipleImputation, Newton, VariationalGaussian
 from consilience.messages import Client, Received, Reply, Server
 from consilience.method import Method, keep_fields
@@ -39,6 +40,8 @@ from consilience.method.settings import added
 from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task
 from consilience.tree import Tree
+
+COVERED = "87 %"  # of sites' slopes by 95 % intervals in 10 worlds of 20 sites × 25 rows with log odds ratios of 2
 
 
 class HierarchicalState(NamedTuple):
@@ -145,6 +148,7 @@ class Hierarchical(Method):
             hierarchy = at_one(factors, prior, (self.tau / spread_of(task)) ** 2 * torch.ones(len(groups)))
         posterior = as_posterior(task, newcomer(hierarchy), log_noise)  # 6
         shared = shared_prior(task, hierarchy)
+        warn_of_strong_effects(task, replies, mean_site(hierarchy).mean, COVERED)
         return HierarchicalState(posterior, shared, hierarchy, log_noise, said, torch.tensor(server.clients))
 
     def at_home(self, task: Task, state: HierarchicalState, memory: Tree) -> HierarchicalState:

@@ -48,6 +48,28 @@ def lines_to_beat(sites: Sites) -> dict[str, Any]:
     return {name: {"metrics": scores(*in_units(p, rows, sites))} for name, p in models.items()}
 
 
+def base_rate(sites: Sites) -> dict[str, float]:
+    """Score the classes' frequencies, the mean, or the rate of all training rows, and nothing else.
+
+    Args:
+        sites: Everybody's rows.
+
+    Returns:
+        The scores, as `lines_to_beat` has them under `base_rate`; none without rows, or for times to an event.
+    """
+    if not sites.train or sites.outcome == "survival" or sum(len(part.x) for part in sites.test) == 0:
+        return {}
+    rows = sites.all_test
+    train = concatenate(sites.train)
+    if sites.outcome:
+        models = _event_rates(sites, train)
+    elif sites.classes:
+        models = _class_rates(sites, train.y)
+    else:
+        models = _means(sites, train.y.double())
+    return scores(*in_units(models["base_rate"], rows, sites))
+
+
 def _class_rates(sites: Sites, y: Tensor) -> dict[str, Distribution]:
     """Frequencies of the classes: half a row of each is added, and a row of the overall ones at every site."""
     assert sites.classes is not None

@@ -18,6 +18,7 @@ from consilience.metrics.evaluate import in_own_unit, in_units, join, per_site
 from consilience.metrics.scores import intervals, scores
 from consilience.report.schema.wording import count
 from consilience.runs.engines import ENGINES
+from consilience.runs.heard import untold
 from consilience.runs.provenance import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
@@ -114,7 +115,8 @@ def _result(bound: Method, result: Result) -> Result:
     if bound.shares and own_models:
         return result.pool(bound)
     where = Compute(_engine(bound, result), result.report["threads"], device=result.report.get("device", "cpu"))
-    return run(bound, result.task, result.sites, seed=result.report["seed"], engine=where)
+    with untold():
+        return run(bound, result.task, result.sites, seed=result.report["seed"], engine=where)
 
 
 def _engine(bound: Method, result: Result) -> str:
@@ -160,7 +162,8 @@ def leave_one_out(
         raise InputError("Leaving a site out needs a federated method with a model for all sites: choose another.")
     predictions = []
     for k, name in enumerate(sites.names):
-        result = run(method, task, sites.without(name), rounds=rounds, seed=seed, engine=engine, scored=False)
+        with untold():
+            result = run(method, task, sites.without(name), rounds=rounds, seed=seed, engine=engine, scored=False)
         with torch.no_grad():
             model = method.predictive(task, result.state)
             predictions.append(in_units(model(sites.test[k].x), sites.test[k], sites)[0])

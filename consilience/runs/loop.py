@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,7 +267,7 @@ class Loop:
 
 
 def collect_warnings(
-    before: Sequence[str], caught: Sequence[warnings.WarningMessage], names: Sequence[str]
+    before: Sequence[str], caught: Sequence[warnings.WarningMessage], names: Sequence[str] | Mapping[int, str]
 ) -> tuple[str, ...]:
     """List what people should hear of, each sentence once.
 

@@ -31,6 +31,7 @@ from consilience.runs.engines import participation as part
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.round import server_view
 from consilience.runs.engines.soundness import draw_probes
+from consilience.runs.heard import tell_warnings
 from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.result import Result
@@ -176,6 +177,7 @@ def run(
         }
 
     report = loop.finish(checkpoint, evaluate if scored else None)
+    tell_warnings(report, scored_sites)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
 
 

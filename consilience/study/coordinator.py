@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.influence import Influence, measure_influence
 from consilience.runs.engines.round import Round, play_round, server_in_round
 from consilience.runs.engines.soundness import UNSOUND, holds_finite, predicts_finite
+from consilience.runs.loop import collect_warnings
 from consilience.serialisation.codec import types_of
 from consilience.serialisation.envelope import Header, seal
 from consilience.serialisation.signature import public
@@ -151,13 +153,13 @@ def pool(
     method = agreement.build_method()
     if getattr(method, "distil", None) and inputs is None:
         raise InputError("This study distils a student: give the coordinator's unlabelled rows (inputs).")
-    before, played, collected, influence, total = _play(study, method, paths, inputs, after)
+    before, played, collected, influence, total, heard = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
     rows = rows_heard(study, before.rows or {}, replies)
     accepted = check_release(study, collected.names, rows, accept_difference, collected.refused)
     about = {}
-    notes = []
+    notes = [*heard]
     if before.rows is None:
         notes.append(f"Who replied before round {number} is not known: an older version wrote the state.")
     else:
@@ -205,6 +207,7 @@ class _Played(NamedTuple):
     collected: Collected  # the replies that were pooled
     influence: Influence  # by the sites' numbers
     rows: int = 0  # behind a masked sum, of which no site's own are known
+    heard: tuple[str, ...] = ()  # what the method warned of
 
 
 def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | None, after: Path | None) -> _Played:
@@ -236,7 +239,11 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
 
         probes = probe_rows(agreement)
         is_sound = partial(predicts_finite, method, task, x=probes)
-        played = play_round(method, task, before.state, server, agreement.key, before.done, gather, is_sound)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            played = play_round(method, task, before.state, server, agreement.key, before.done, gather, is_sound)
+        numbers = {site.number: site.name for site in study.active}
+        heard = collect_warnings((), caught, numbers)
         collected = _without(collections[0], played.left_out)
         influence = Influence({})
         if agreement.secure:
@@ -244,7 +251,7 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         elif agreement.format > 1:
             drawing = server_in_round(server, agreement.key, before.done)
             influence = measure_influence(method, task, before.state, drawing, played.replies, probes)
-    return _Played(before, played, collected, influence, masking.rows)
+    return _Played(before, played, collected, influence, masking.rows, heard)
 
 
 def _without(collected: Collected, clients: Sequence[int]) -> Collected:
