@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from consilience.benchmark.rows import Row
 from consilience.data.sites import Data, Sites
 from consilience.errors import Diverged
@@ -97,9 +95,6 @@ def outcomes(
                 result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=compute, participation=present)
         except Diverged as error:
             yield Outcome(r, None, str(error))
-            continue
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # numbers too large to invert
-            yield Outcome(r, None, f"A matrix cannot be inverted, so the numbers have diverged ({error}).")
             continue
         if key:
             trained.setdefault(key, result)

@@ -259,9 +259,10 @@ def unlearned(learn: BPCfKL) -> BPCfKL:
 
 def score_unseen(result: Result, others: Data) -> dict[str, float | None]:
     """Scores on writers nobody trained on; the mean over models where each site has one."""
-    models = [result.model()]
+    sites: list[str | None] = [None]
     if is_personal(result.method):
-        models = [result.model(site) for site in result.sites.names]
+        sites = [*result.sites.names]
+    models = [result.model(site) for site in sites]
     each = [scores(model(others.x), others.y) for model in models]
     means = {k: sum(s[k] for s in each) / len(each) for k in ("nll", "accuracy", "ece", "brier")}
     return {**means, "nll_own_writers": result.metrics["nll"], "seconds": result.report["seconds"]}

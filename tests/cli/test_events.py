@@ -78,7 +78,6 @@ def test_methods_are_compared_on_times(invoke: Invoke, tables: str) -> None:
         (["run", "glm", *SURVIVAL, "--horizon", "0"], "not a time"),
         (["run", "glm", "--target", "died", "--horizon", "9"], "for times to an event"),
         (["run", "mixture", *SURVIVAL], "use one of gaussian_product, glm"),
-        (["run", "gaussian_product", *SURVIVAL], "inference.mode=Newton"),
         (["run", "glm", *SURVIVAL, "--engine", "vectorised"], "use sequential"),
         (["study", "new", "s", "--like", "sites/east.csv", "--time", "days"], "both columns"),
         (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--target", "age"], "leave --target"),

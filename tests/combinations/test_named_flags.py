@@ -8,7 +8,7 @@ from pathlib import Path
 import consilience
 
 PACKAGE = Path(consilience.__file__).parent
-ROOMS = ("study", "flower", "handover", "agreement", "runs")  # whose sentences commands show
+ROOMS = ("study", "runs")  # whose sentences commands show
 ARGUMENT = re.compile(r"\b(resume|min_replies|without|replace|one_class|memory|message|keep_replies)=(True|\[|'|\.)?")
 TEXT = re.compile(r'^\s*(?:[a-z_]+ = )?f?["\'](.*)["\']')
 

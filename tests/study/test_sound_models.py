@@ -194,7 +194,7 @@ def test_one_site_that_decides_is_named_and_equal_ones_are_not(tmp_path: Path, i
 
     shares = {site["site"]: site["influence"] for site in equal.account["per_site"]}
     assert list(shares.values()) == pytest.approx([0.25] * 4, abs=0.16) and not equal.remarks  # 42 rows each
-    assert sum(shares.values()) == pytest.approx(1, abs=0.15)
+    assert sum(shares.values()) == pytest.approx(1, abs=0.2)  # each against the pool without it: not quite additive
     shares = {site["site"]: site["influence"] for site in decided.account["per_site"]}
     assert shares[LIAR] > 0.95 and max(shares[name] for name in FOUR if name != LIAR) < 0.05
     (warning,) = decided.remarks

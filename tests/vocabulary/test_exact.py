@@ -347,6 +347,7 @@ def test_full_covariances_are_scored_and_their_doubt_adds_up(prior: Isotropic, p
     task = co.regression(co.models.mlp(3, 2, hidden=(8,)), full=True, prior=prior)
     result = co.run(co.BCM(co.CyclicalSGHMC(epochs=10, cycles=2, samples=3), powers=powers), task, sites)
     assert {"nll", "crps", "coverage95"} <= set(result.report["metrics"])
-    doubt = uncertainty(result.method, task, result.state, sites.all_test.x)
+    p = result.model()(sites.all_test.x)
+    doubt = uncertainty(result.method, task, result.state, sites.all_test.x, p)
     torch.testing.assert_close(doubt.aleatoric + doubt.epistemic, doubt.total)
     assert bool((doubt.epistemic > 0).all()) and bool((doubt.disagreement <= doubt.epistemic + 1e-6).all())

@@ -102,8 +102,8 @@ def check(p: Participation, method: Method, clients: int) -> None:
     cohort_size = p.count(clients)
     if p.min_replies is not None and not 1 <= p.min_replies <= cohort_size:
         raise InputError(
-            f"min_replies={p.min_replies}: {cohort_size} sites are asked in a round, so give a number from 1 to "
-            f"{cohort_size}."
+            f"min_replies={p.min_replies} (--min-replies): {cohort_size} sites are asked in a round, so give a number "
+            f"from 1 to {cohort_size}."
         )
     if p.partial and method.everyone:
         raise InputError(

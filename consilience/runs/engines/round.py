@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.sites import Data
-from consilience.errors import InputError
+from consilience.errors import Diverged
 from consilience.key import Key, Stream
 from consilience.messages import Received, Server
 from consilience.method import Method
@@ -98,12 +98,12 @@ def play_round(
 
     Raises:
         NotFinite: No state can be used, whoever is left out.
-        InputError: Prior and rows leave some weights open.
+        Diverged: Prior and rows leave some weights open, or numbers are too large to invert.
     """
     try:
         return _play_round(method, task, state, server, key, round, gather, is_sound)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise InputError(OPEN) from error
+        raise Diverged(OPEN) from error
 
 
 def _play_round(
