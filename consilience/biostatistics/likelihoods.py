@@ -17,7 +17,7 @@ from consilience.errors import InputError
 from consilience.glm.derivatives import pack
 from consilience.glm.hierarchy import Hierarchy, mean_site, newcomer
 from consilience.glm.own_fit import MOST, OwnFit, fit_alone, fits_alone, is_on_columns
-from consilience.glm.site_factors import as_posterior
+from consilience.glm.site_factors import as_factor, as_posterior
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import Sums, decompress, square_matrix, summarise, whole_gram
 from consilience.messages import Received
@@ -179,6 +179,8 @@ def information_of(task: Task, state: Any, pooled: Dense, sites: Sequence[Natura
     Returns:
         The precision of their likelihood [P, P], in as many digits as it is known to; None where it is not known.
     """
+    if isinstance(getattr(state, "hierarchy", None), Hierarchy):
+        return _from_factors(task, state)
     if sites:
         return torch.stack([site.precision.double() for site in sites]).sum(0)
     fit = getattr(state, "fit", None)
@@ -195,6 +197,16 @@ def information_of(task: Task, state: Any, pooled: Dense, sites: Sequence[Natura
     likelihood[:, own < UNTOLD * prior.diagonal()] = 0.0
     told: Tensor = likelihood.to(state.posterior.precision.dtype)
     return told
+
+
+def _from_factors(task: Task, state: Any) -> Tensor | None:
+    """What the rows of all sites say of their weights, where each has its own; None where only the model is known."""
+    said = [*dict(state.factors).values()]
+    if not said:
+        return None
+    digits = next(iter(task.like.values())).dtype
+    whole = torch.stack([as_factor(task, factor, state.log_noise).precision for factor in said]).sum(0)
+    return whole.to(digits)
 
 
 def _without(posterior: Dense, prior: Dense) -> Natural:

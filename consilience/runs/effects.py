@@ -49,9 +49,7 @@ def run_effects(
     by_site = _likelihoods(task, sites, state, replies)
     if by_site or not kept:
         newcomer = newcomer_of(task, state)
-        information = None
-        if newcomer is None:  # whose mean has a prior of its own
-            information = information_of(task, state, pooled, [*by_site.values()])
+        information = information_of(task, state, pooled, [*by_site.values()])
         fitted = fitted_of(sites)
         if fitted is None and kept and kept.get("fitted"):  # loaded without rows
             fitted = fitted_from(kept["fitted"])

@@ -101,9 +101,7 @@ def pooled_effects(
         pooled = gaussian_of(task, state)
         found = from_replies(task, state, replies) or ()
         newcomer = newcomer_of(task, state)
-        information = None
-        if newcomer is None:
-            information = information_of(task, state, pooled, found)
+        information = information_of(task, state, pooled, found)
         if len(found) < FEWEST:
             found = ()
         by_site = dict(zip(names, found, strict=False))
@@ -147,7 +145,5 @@ def model_effects(
     design = agreed_design(model.agreement, reference, fitted.merged)
     pooled = gaussian_of(task, model.state)
     newcomer = newcomer_of(task, model.state)
-    information = None
-    if newcomer is None:
-        information = information_of(task, model.state, pooled, ())
+    information = information_of(task, model.state, pooled, ())
     return table_of(task, design, pooled, None, level, newcomer, fitted, information)
