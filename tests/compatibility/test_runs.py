@@ -12,7 +12,7 @@ from before import BEFORE, LOADED, PROBLEMS, TRAINED, copied, kept, predicted, s
 import consilience as co
 
 pytestmark = pytest.mark.usefixtures("unhurried")
-RUNS = sorted(path.name for path in (BEFORE / "runs").iterdir())
+RUNS = sorted(f"{at}/{path.name}" for at in ("runs", "house/runs") for path in (BEFORE / at).iterdir())
 
 
 def how(report: dict[str, Any]) -> dict[str, Any]:
@@ -24,9 +24,9 @@ def how(report: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_loaded_and_predicts(name: str) -> None:
-    expected = kept("runs", name, "expected.json")
+    expected = kept(name, "expected.json")
 
-    result = co.load(BEFORE / "runs" / name)
+    result = co.load(BEFORE / name)
 
     assert list(result.sites.names) == expected["sites"]
     assert len(result.replies) == expected["replies"]
@@ -49,9 +49,9 @@ def is_portable(name: str) -> bool:
 @pytest.mark.parametrize("name", filter(is_portable, RUNS))
 def test_a_run_knows_its_rows_and_its_replies_are_pooled_again(name: str, tmp_path: Path) -> None:
     """The hash of method, task and rows is still the one in the folder, so that it is taken for what it is."""
-    expected = kept("runs", name, "expected.json")
+    expected = kept(name, "expected.json")
     task, sites = PROBLEMS[expected["problem"]]()
-    folder = copied(f"runs/{name}", tmp_path / name)
+    folder = copied(name, tmp_path / "run")
     loaded = co.load(folder, sites=sites)
     state = (folder / "state.safetensors").read_bytes()
 
@@ -62,7 +62,7 @@ def test_a_run_knows_its_rows_and_its_replies_are_pooled_again(name: str, tmp_pa
         same(on.metrics, expected["metrics"], LOADED)  # computed anew
     if "predictions" in expected:
         same_predictions(predicted(on, expected["problem"]), expected["predictions"], LOADED)
-        if expected["rounds"] == 1 and name != "server_only":  # which has no replies, but the server's own rows
+        if expected["rounds"] == 1 and name != "runs/server_only":  # which has no replies, but the server's own rows
             again = loaded.pool(loaded.method, scored=False)
             same_predictions(
                 predicted(again, expected["problem"]), expected["predictions"], TRAINED
@@ -71,19 +71,21 @@ def test_a_run_knows_its_rows_and_its_replies_are_pooled_again(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_same_run_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
-    expected = kept("runs", name, "expected.json")
-    before = co.load(BEFORE / "runs" / name)
+    expected = kept(name, "expected.json")
+    before = co.load(BEFORE / name)
     task, sites = PROBLEMS[expected["problem"]]()
 
-    result = co.run(before.method, task, sites, out=tmp_path / name, **how(before.report))
+    result = co.run(before.method, task, sites, out=tmp_path / "run", **how(before.report))
 
     if "predictions" in expected:
         same_predictions(predicted(result, expected["problem"]), expected["predictions"], TRAINED)
-    made, old = tmp_path / name, BEFORE / "runs" / name
+    made, old = tmp_path / "run", BEFORE / name
     files = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     assert files | {Path("expected.json")} == {path.relative_to(old) for path in old.rglob("*") if path.is_file()}
-    parts = json.loads((made / "task.json").read_text()).keys() - {"columns"}  # of tables, which runs know since
-    assert parts == json.loads((old / "task.json").read_text()).keys()
+    parts, parts_before = (json.loads((at / "task.json").read_text()).keys() for at in (made, old))
+    assert parts - {"columns"} == parts_before - {"columns"}  # of tables, which the first runs did not know
+    if name.startswith("house"):
+        same(*(json.loads((at / "run.json").read_text()) for at in (made, old)), TRAINED)
     if is_portable(name):
         for file in files:
             if file.suffix == ".safetensors":

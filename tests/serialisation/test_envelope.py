@@ -45,6 +45,16 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert path.read_bytes() == seal(content(), HEADER, read_key(tmp_path / "north.key"))
 
 
+def test_what_is_inside_comes_in_the_order_of_its_names(tmp_path: Path) -> None:
+    """safetensors gives it in another order every time, and `site show` printed it so."""
+    path = tmp_path / "north.reply"
+    path.write_bytes(seal({f"{i:02d}": torch.zeros(1) for i in range(20)}, HEADER, new_key(tmp_path / "north.key")))
+
+    names = [*open_envelope(path).tensors]
+
+    assert names == sorted(names) and len(names) == 20
+
+
 def test_only_the_owner_of_the_key_can_sign(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
     envelope = open_envelope(path, "reply")
