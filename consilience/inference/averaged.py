@@ -83,12 +83,17 @@ class VariationalGaussian:
         mean = tree.ravel(mode)
         var = torch.zeros(len(mean), len(mean)).to(mean)
         precision = prior.precision
+        damping = torch.full_like(mean[0], DAMPING)
+        last = torch.full_like(damping, torch.inf)
         for i in range(self.steps):
             gradient, curvature = rows.average(mean, var)  # 1
             precision = prior.precision + curvature
             var = torch.cholesky_inverse(torch.linalg.cholesky(precision))  # 2
             step = var @ (gradient - prior.precision @ (mean - prior.mean))
-            mean = mean + DAMPING * step  # 3
+            length = (step @ (precision @ step)).sqrt()  # in standard deviations
+            damping = torch.where(length > last, damping / 2, damping)
+            last = length
+            mean = mean + damping * step  # 3
             if i > 0 and not tree.under_vmap() and bool((step.abs() < CLOSE * var.diagonal().sqrt()).all()):
                 break
         vector = tree.ravel(like)
