@@ -163,6 +163,13 @@ class Effects:
         return notes
 
     @property
+    def outcome(self) -> str:
+        """What is affected, in words: a time is not, the hazard of its event is."""
+        if self.link == "hazard":
+            return f"the hazard of the event, time '{self.target}'"
+        return f"'{self.target}'"
+
+    @property
     def ratio(self) -> str:
         """What exp(estimate) is called: odds, rate or hazard ratio; empty for a linear regression."""
         return RATIOS.get(self.link, "")

@@ -16,7 +16,7 @@ from consilience.data.cells import Block, Cell, Cells, Mask, Table, is_missing, 
 from consilience.data.columns import beyond, normalise, outside_sentence
 from consilience.errors import InputError
 
-NAMED = 5  # bad rows that a sentence names
+NAMED = 5  # categories that a sentence names
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _fault(column: Encoding, cell: Cell) -> str:
         return f"{outside_sentence(cell, column.name, column.range)} or train with another range."
     if column.categories is None:
         return f"{cell}: '{cell.text}' in column '{column.name}' is not a finite number: correct it."
-    few = ", ".join(column.categories[:NAMED])
+    few = ", ".join(column.categories[:NAMED]) + ", …" * (len(column.categories) > NAMED)
     return f"{cell}: '{cell.text}' in column '{column.name}' was not seen in training ({few}): correct or recode it."
 
 

@@ -42,6 +42,7 @@ from consilience.report.schema.wording import (
     count,
     difference,
     human_bytes,
+    interval,
     metric,
     score,
     skew_words,
@@ -176,7 +177,8 @@ def _debiased(key: str, scores: Scores, grey: bool) -> Cell:
     estimate = scores.value(f"{key}_debiased")
     under = ""
     if estimate is not None:
-        under = f"debiased {score(key, estimate)}"
+        span = interval(f"{key}_debiased", scores.intervals.get(f"{key}_debiased"))
+        under = f"debiased {score(key, estimate)}" + f" ({span})" * bool(span)
     return cell(key, scores, grey=grey)._replace(under=under)
 
 

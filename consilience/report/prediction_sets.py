@@ -93,4 +93,5 @@ def _draw(sets: SetsReport, groups: Sequence[Covered], what: str, size: str) -> 
         left.set_ylabel(what)
 
     listed = "; ".join(f"{what} {c.name}: {percent(c.coverage)} of {count(c.rows)}" for c in groups[:MOST_IN_WORDS])
+    listed += "; …" * (len(groups) > MOST_IN_WORDS)
     return svg(f"sets-{what}", f"Coverage of prediction sets. {listed}.", site_height(len(groups)), draw)

@@ -102,7 +102,7 @@ def _show(table: Effects) -> None:
         against = f": '{outcomes.pop()}' against '{table.against}'"
     elif table.against:
         against = f", against '{table.against}'"
-    say(f"Effects on '{table.target}'{against}; {percent(table.level)} intervals.", "bold")
+    say(f"Effects on {table.outcome}{against}; {percent(table.level)} intervals.", "bold")
     out.print(_listing(table))
     for note in table.notes:
         say(note)

@@ -161,12 +161,12 @@ def audit_json(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> s
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:
     """A line for each score, named and written as in reports."""
     from consilience.report.schema import wording
+    from consilience.report.schema.values import own_intervals
 
+    own = own_intervals(intervals)
     table = columns(("score", "value", "95 % interval"), right=("value", "95 % interval"))
     for key in wording.order(scores):
-        table.add_row(
-            wording.metric(key).name, wording.score(key, scores[key]), wording.interval(key, intervals.get(key))
-        )
+        table.add_row(wording.metric(key).name, wording.score(key, scores[key]), wording.interval(key, own.get(key)))
     return table
 
 

@@ -57,7 +57,7 @@ def site_scores(sites: Sequence[Site], overall: Scores, keys: Sequence[str], wea
     def describe(site: Site) -> str:
         return ", ".join(f"{metric(key).name} {score(key, site.scores.value(key))}" for key in keys)
 
-    listed = "; ".join(f"site {site.name}: {describe(site)}" for site in sites[:MOST_IN_WORDS])
+    listed = _list_sites([f"site {site.name}: {describe(site)}" for site in sites])
     return svg("sites", f"Scores per site. {listed}.", site_height(len(sites)), draw)
 
 
@@ -116,7 +116,7 @@ def site_rows(sites: Sequence[Site]) -> str:
             return count(site.train)
         return "withheld"
 
-    listed = "; ".join(f"site {site.name}: {describe(site)}" for site in sites[:MOST_IN_WORDS])
+    listed = _list_sites([f"site {site.name}: {describe(site)}" for site in sites])
     return svg("rows", f"Training rows per site. {listed}.", site_height(len(names)), draw)
 
 
@@ -143,7 +143,7 @@ def site_influence(sites: Sequence[Site], most: float | None = None) -> str:
         axes.set_xlabel("influence on the pooled model")
         axes.grid(True, axis="x")
 
-    listed = "; ".join(f"site {site.name}: {percent(site.influence)}" for site in sites[:MOST_IN_WORDS])
+    listed = _list_sites([f"site {site.name}: {percent(site.influence)}" for site in sites])
     return svg("influence", f"Influence per site. {listed}.", site_height(len(names)), draw)
 
 
@@ -175,3 +175,8 @@ def _grid_direction(sites: int) -> str:
     if sites <= MANY_SITES:
         return "y"
     return "x"
+
+
+def _list_sites(words: Sequence[str]) -> str:
+    """Words about the first sites, and whether there are more."""
+    return "; ".join(words[:MOST_IN_WORDS]) + "; …" * (len(words) > MOST_IN_WORDS)

@@ -41,9 +41,7 @@ def sentence(run: RunReport) -> str:
     return " ".join(f"{part}." for part in (", ".join(size), text[:1].upper() + text[1:]) if part)
 
 
-ECE_RANGE = (
-    "An interval of ECE is one of the calibration error itself, which ECE overstates and the debiased ECE estimates."
-)
+ECE_RANGE = "The interval of the debiased ECE is one of the calibration error itself, which the plain ECE overstates."
 
 
 def ece_note(test_rows: int | None, if_calibrated: float | None, is_regression: bool) -> str:

@@ -248,6 +248,19 @@ class WeakestSite:
     scores: Mapping[str, float | None]
 
 
+def own_intervals(intervals: Mapping[str, Span | None]) -> dict[str, Span | None]:
+    """Keep the intervals that are of the number they would stand beside.
+
+    That of the calibration error is the debiased ECE's: of the plain one, which overstates the error, it is not.
+
+    Args:
+        intervals: By the scores' keys.
+    """
+    if "ece_debiased" not in intervals:
+        return dict(intervals)
+    return {key: span for key, span in intervals.items() if key != "ece"}
+
+
 def read_scores(part: Json) -> Scores:
     """Read the scores of a run, a bound, a site or a row of a comparison.
 
@@ -260,7 +273,7 @@ def read_scores(part: Json) -> Scores:
     return checked(
         Scores(
             part.get("metrics") or {},
-            part.get("intervals") or {},
+            own_intervals(part.get("intervals") or {}),
             part.get("errors") or {},
             part.get("differences") or {},
             part.get("temperature"),

@@ -178,7 +178,7 @@ def _absent_classes(run: RunReport) -> Iterator[str]:
         return
     listed = ", ".join(absent[:5])
     if len(absent) > 5:
-        listed += " and others"
+        listed += f", … ({len(absent)} classes in all)"
     yield f"No site has training rows of class {listed}: nothing can be learned about it."
 
 
