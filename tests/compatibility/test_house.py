@@ -59,6 +59,8 @@ def test_a_command_says_and_writes_what_it_did(
         key.chmod(0o600)  # a checkout does not keep who may read a file
     for file in scene["without"]:
         (root / file).unlink()
+    for key in root.rglob("*.key"):
+        key.chmod(0o600)  # which git does not keep
 
     monkeypatch.chdir(root / scene["at"])
     code, out, err = invoke(*scene["words"])
