@@ -67,7 +67,7 @@ def test_a_command_says_and_writes_what_it_did(
     code, out, err = invoke(*scene["words"])
 
     assert code == scene["code"], err
-    before = re.sub(r"(?m)^(ECE +[\d.]+ %) +[\d.–]+$", r"\1", "\n".join(scene["out"]))  # noqa: RUF001 — has no interval since
+    before = re.sub(r"(?m)^(ECE +[\d.]+ %) +[\d.–]+$", r"\1", "\n".join(scene["out"]))  # none since
     same_text(masked(out), before, TRAINED, "what it printed")
     same_text(masked(err), "\n".join(scene["err"]), TRAINED, "what it said of errors")
     for file, old in scene["files"].items():
