@@ -91,7 +91,8 @@ class Counts(NamedTuple):
             The smallest and the largest count of every row [N].
         """
         mean = np.maximum(self.mean.double().numpy(), SMALLEST)
-        shape = mean**2 / np.maximum(self.var.double().numpy(), 1e-300)
+        with np.errstate(over="ignore"):  # of next to no variance: infinite, as it is meant
+            shape = mean**2 / np.maximum(self.var.double().numpy(), 1e-300)
         ends = []
         for q in ((1 - level) / 2, (1 + level) / 2):
             poisson = scipy.stats.poisson.ppf(q, mean)

@@ -20,7 +20,7 @@ from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.protocol.columns import Column
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import fit
+from consilience.study.site import _fit
 
 DOUBLE = torch.float64
 LAPLACE = GaussianProduct(Laplace(mode=Newton(), dense=True))
@@ -112,7 +112,7 @@ def played(folder: Path, dead: int) -> PooledFiles:
         member = made.member(name)
         own = parts(made.agreement, member.number, data)
         replies.append(folder / f"{name}.reply")
-        replies[-1].write_bytes(fit(made, member, read_key(folder / f"{name}.key"), own).reply)
+        replies[-1].write_bytes(_fit(made, member, read_key(folder / f"{name}.key"), own).reply)
     return pool(made, replies, read_key(folder / "server.key"))
 
 

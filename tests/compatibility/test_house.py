@@ -63,6 +63,7 @@ def test_a_command_says_and_writes_what_it_did(
     for key in root.rglob("*.key"):
         key.chmod(0o600)  # which git does not keep
 
+    monkeypatch.setenv("COLUMNS", "300")  # as wide as the terminal was that printed what is kept
     monkeypatch.chdir(root / scene["at"])
     code, out, err = invoke(*scene["words"])
 
