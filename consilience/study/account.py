@@ -96,9 +96,6 @@ def account(
     replies = replies or {}
     influence = influence or {}
     signed = {*facts.sites, *(site.name for site in study.active)}
-    agreed = {}
-    if agreement.format > 1:
-        agreed["most_influence"] = agreement.most_influence
     return {
         "kind": "study",
         "consilience": __version__,
@@ -133,7 +130,7 @@ def account(
         "settings": _settings(agreement, method),
         "versions": versions(),
         "columns": {column.name: _column(column) for column in agreement.columns},
-        **agreed,
+        "most_influence": agreement.most_influence,
         **describe_promise(agreement),
     }
 

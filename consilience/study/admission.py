@@ -179,11 +179,8 @@ def message_hash(agreement: Agreement, message: Tree, round: int) -> str:
         round: The round that answers it, from 1 on.
 
     Returns:
-        The hash of its numbers and names; the agreement's, of which it follows, where sites begin by themselves; empty
-        in studies of format 1, where replies do not say.
+        The hash of its numbers and names; the agreement's, of which it follows, where sites begin by themselves.
     """
-    if agreement.format == 1:
-        return ""
     if begins_alone(agreement, round):
         return agreement.hash
     tensors, outline = encode(message)

@@ -163,9 +163,7 @@ def _count(
             "the sites and `study choose` at the coordinator."
         )
     scores = score_rows(model, plan, member.number, rows)
-    about: dict[str, Any] = {"model": model.checksum, "kind": plan.kind}
-    if agreement.format > 1:
-        about["number"] = member.number
+    about: dict[str, Any] = {"model": model.checksum, "kind": plan.kind, "number": member.number}
     header = Header("calibration", agreement.hash, agreement.name, member.name, 1, about)
     if plan.kind == "own":
         own = own_guarantee(plan, [scores], [member.name])

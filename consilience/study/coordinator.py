@@ -156,21 +156,16 @@ def pool(
     before, played, collected, influence, total, heard = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
-    rows = rows_heard(study, before.rows or {}, replies)
+    rows = rows_heard(study, before.rows, replies)
     accepted = check_release(study, collected.names, rows, accept_difference, collected.refused)
-    about = {}
     notes = [*heard]
-    if before.rows is None:
-        notes.append(f"Who replied before round {number} is not known: an older version wrote the state.")
-    else:
-        about["rows"] = rows
     if agreement.secure:
         notes.append(SUMMED)
     model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes, total=total)
     state_bytes = None
     next_message = None
     if number < agreement.rounds:
-        header = Header("state", agreement.hash, agreement.name, "server", number, about)
+        header = Header("state", agreement.hash, agreement.name, "server", number, {"rows": rows})
         state_bytes = seal({"state": played.state}, header, key)
         next_message = message_file(agreement, method.broadcast(played.state), number + 1, key)
     carried: Tree = ()  # as a rule every site computes the first message for itself
@@ -196,7 +191,7 @@ class _Before(NamedTuple):
 
     state: Tree
     done: int  # rounds
-    rows: dict[str, int] | None  # of everyone who replied so far; None where an older version did not say
+    rows: dict[str, int]  # of everyone who replied so far
 
 
 class _Played(NamedTuple):
@@ -248,7 +243,7 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         influence = Influence({})
         if agreement.secure:
             influence = Influence({}, "replies are summed before anybody can look at one.")
-        elif agreement.format > 1:
+        else:
             drawing = server_in_round(server, agreement.key, before.done)
             influence = measure_influence(method, task, before.state, drawing, played.replies, probes)
     return _Played(before, played, collected, influence, masking.rows, heard)
@@ -342,8 +337,8 @@ def _read_state(study: Study, path: Path) -> _Before:
     envelope = open_file(study, path, "state", most=2**30)
     with refuse_damage(f"{path} does not hold what a state holds: use another copy of it."):
         state = envelope.value(types_of(study.agreement.build_method()))["state"]
-        rows = envelope.header.about.get("rows")
-        if rows is not None and any(type(count) is not int for count in rows.values()):
+        rows = envelope.header.about["rows"]
+        if any(type(count) is not int for count in rows.values()):
             raise TypeError("rows")
     if not holds_finite(state):
         raise InputError(f"{path} holds numbers that are not finite: go on from the state of an earlier round.")

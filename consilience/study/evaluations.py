@@ -90,9 +90,7 @@ def _evaluation_file(
             "sends none."
         )
         raise InputError(by_rule(SMALLEST_CELL, sentence))
-    about: dict[str, Any] = {"model": model}
-    if agreement.format > 1:
-        about["number"] = member.number
+    about = {"model": model, "number": member.number}
     header = Header(KIND, agreement.hash, agreement.name, member.name, 1, about)
     return seal({**value, "count": torch.tensor(len(y))}, header, key)
 

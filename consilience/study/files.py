@@ -181,11 +181,8 @@ def _arrival(study: Study, envelope: Envelope) -> Arrival:
     name = envelope.header.sender
     owners = [site for site in study.active if site.key == envelope.key]
     owner = next(iter(owners), study.member(name))  # nobody's key: the signature will not fit
-    sender: Identity = owner.name
-    claimed: Identity = name
-    if study.agreement.format > 1:
-        sender = (owner.name, owner.number)
-        claimed = (name, _number_in(envelope))
+    sender: Identity = (owner.name, owner.number)
+    claimed: Identity = (name, _number_in(envelope))
     signed = envelope.signed_by(_key_of(study, name))
     message = str(envelope.header.about.get("message", ""))
     rows = study.member(name).rows

@@ -56,8 +56,7 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int
     }
     if masks:
         fields["masks"] = masks
-    if agreement.format > 1:
-        fields["rows"] = rows
+    fields["rows"] = rows
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 

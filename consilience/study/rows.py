@@ -209,7 +209,7 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
         data: The site's rows to train on.
 
     Returns:
-        The rows that may be fitted; in studies of format 1, which agreed on no guard, all of them as they are.
+        The rows that may be fitted.
 
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
@@ -220,10 +220,6 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     recode = agreement.rare != "other"
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest, summed(agreement, data), recode)
     findings = guarded.findings
-    if findings and agreement.format == 1:
-        return Training(data, (_warning(findings),))
-    if agreement.format == 1:
-        return Training(data, ())
     if findings and agreement.rare == "refuse":
         raise InputError(by_rule(RARE_VALUES, _refusal(findings)))
     notes = [str(finding) for finding in findings]
@@ -296,14 +292,6 @@ def check_events(agreement: Agreement, data: Data) -> None:
         seen = data.y[:, 1]
         what = f"the event '{agreement.target.event}'"
     agreement.disclosure.check_events(int((seen > 0).sum()), what)
-
-
-def _warning(findings: Sequence[Finding]) -> str:
-    """The sentence for a study that was agreed on before rare values were guarded."""
-    more = ""
-    if len(findings) > 1:
-        more = f", and {len(findings) - 1} more like that"
-    return f"{findings[0].what}{more}, and this study, of format 1, shows them in its replies: make a new study."
 
 
 def _refusal(findings: Sequence[Finding]) -> str:

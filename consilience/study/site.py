@@ -183,11 +183,8 @@ def _fit(
         reply = _reply(agreement, member, content, round_, training.data, memories)
     check_reply(agreement, reply, training.data)
     may_leave(reply, method, rules_of(agreement, member.rows))
-    identity = _identity(agreement, member)
-    said = {**identity, **tell_rows(agreement, training.data.y, training.merged)}
-    header = Header("reply", agreement.hash, agreement.name, member.name, round_, said)
-    if asked:
-        header = header._replace(about={**said, "message": asked})
+    said = {"number": member.number, **tell_rows(agreement, training.data.y, training.merged)}
+    header = Header("reply", agreement.hash, agreement.name, member.name, round_, {**said, "message": asked})
     leaving = reply
     if agreement.secure:
         masks = MaskBook(book or book_path(study, member, (memory or Path()).parent), study, member, key)
@@ -200,9 +197,12 @@ def _fit(
     kept = {str(round_): reply.keep}
     if memories:
         kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
-    about: dict[str, Any] = {**identity, "rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
-    if asked:
-        about["answered"] = {**answered, str(round_): asked}
+    about: dict[str, Any] = {
+        "number": member.number,
+        "rows": fingerprint(rows.train),
+        "rounds": [int(number) for number in kept],
+        "answered": {**answered, str(round_): asked},
+    }
     if agreement.privacy is not None:
         kept |= {f"{SENT}{number}": (old.send, old.size, old.keep) for number, old in sent.items()}
         kept[f"{SENT}{round_}"] = (reply.send, reply.size, reply.keep)
@@ -276,8 +276,8 @@ def check_reply(agreement: Agreement, reply: Reply, data: Data) -> None:
 
 
 def _answered(study: Study, member: Member, path: Path | None, rows: Parts, replace: bool) -> dict[str, str]:
-    """The hashes of the messages that were answered, by round; none in studies of format 1, and for rows replaced."""
-    if path is None or not path.exists() or study.agreement.format == 1:
+    """The hashes of the messages that were answered, by round; none for rows replaced."""
+    if path is None or not path.exists():
         return {}
     header = open_envelope(path, "memory").header
     if header.study != study.agreement.hash or header.sender != member.name:
@@ -291,7 +291,7 @@ def _answered(study: Study, member: Member, path: Path | None, rows: Parts, repl
             f"same table, or, if the reply was never handed over, write over it and {path} with "
             "replace=True (--replace)."
         )
-    return dict(about.get("answered", {}))
+    return dict(about["answered"])
 
 
 def check_commitment(member: Member, rows: Parts) -> None:
@@ -310,13 +310,6 @@ def check_commitment(member: Member, rows: Parts) -> None:
             f"There are {count:,} rows to train on, and '{member.name}' committed to {member.rows:,} when it joined: "
             "use the table of then, or let the coordinator take it off the list (`study leave`) and join anew."
         )
-
-
-def _identity(agreement: Agreement, member: Member) -> dict[str, Any]:
-    """What a site's file says of the site beside its name: its number, which decided what was drawn at random."""
-    if agreement.format == 1:
-        return {}
-    return {"number": member.number}
 
 
 def _reply(
@@ -346,8 +339,6 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     envelope = open_file(study, path, "memory")
     header = envelope.header
     by_round = envelope.value(kept_types_of(study.agreement.build_method()))
-    if "rounds" not in header.about:
-        by_round = {str(header.round): by_round}  # files of older versions hold one round
     if header.sender != member.name or str(round_ - 1) not in by_round:
         raise InputError(f"{path} is not what '{member.name}' kept in round {round_ - 1}: give the right file.")
     if header.about.get("rows") != fingerprint(rows.train):
@@ -371,7 +362,7 @@ def read_memory(study: Study, path: Path, round: int) -> Tree:
     """
     envelope = open_file(study, path, "memory")
     by_round = envelope.value(kept_types_of(study.agreement.build_method()))
-    if str(round) not in envelope.header.about.get("rounds", ()) and str(round) not in by_round:
+    if str(round) not in by_round:
         raise InputError(f"{path} does not hold what was kept in round {round}, which the model was made in.")
     return by_round[str(round)]
 
@@ -454,7 +445,7 @@ def _statistics(
     task = agreement.build_task()
     with torch.no_grad(), using_threads(threads_for(task)):
         table = log_scores(method, task, state, rows)
-    about = {**_identity(agreement, member), "model": of, "knob": knob_of(method, state).name}
+    about = {"number": member.number, "model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
     if agreement.secure:
         masks = MaskBook(book or book_path(study, member), study, member, key)

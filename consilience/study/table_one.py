@@ -95,9 +95,7 @@ def _table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection
             "none is sent; describe the columns by what is public."
         )
     summary = site_summary(agreement, inspection)
-    about = {}
-    if agreement.format > 1:
-        about = {"number": member.number}
+    about = {"number": member.number}
     header = Header("table", agreement.hash, agreement.name, member.name, 1, about)
     return seal(summary._asdict(), header, key)
 

@@ -35,7 +35,7 @@ def tells(agreement: Agreement) -> bool:
     Args:
         agreement: The study's agreement.
     """
-    if agreement.format == 1 or agreement.rare != "other" or agreement.secure:
+    if agreement.rare != "other" or agreement.secure:
         return False
     return agreement.privacy is None and privacy_statement(agreement.build_method()) is None
 

@@ -50,6 +50,7 @@ def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
     [
         ("seed = 0", "seed = 1", "signature of 'north' is not for this agreement"),
         ("format = 2", "format = 3", "format 3"),
+        ("format = 2", "format = 1", "format 1; consilience"),
         ('method = "mixture"', 'method = "mixtur"', "Did you mean 'mixture'"),
         ('type = "number"', 'type = "numbers"', "Did you mean 'number'"),
         ("rounds = 1", "rounds = 2", "one-round method"),

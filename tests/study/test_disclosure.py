@@ -14,7 +14,6 @@ from rounds import replies, rows, server_key
 from tiny import Invoke
 from torch import Tensor
 
-from consilience.data.sites import Data
 from consilience.disk.data_folder import locate
 from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
@@ -268,19 +267,6 @@ def test_a_new_study_says_how_many_rows_it_needs(
     for line in ("rows_per_parameter = 0.5", "fewest_sites = 4", "most_influence = 0.4", 'rare = "refuse"'):
         assert line in text
     assert code == 2 and "Did you mean 'merge'" in err and not (tmp_path / "server" / "bad.key").exists()
-
-
-def test_a_study_of_format_1_is_warned_and_goes_on(tmp_path: Path) -> None:
-    made = studies.agreement(tmp_path)
-    old = dataclasses.replace(made, format=1, rare="keep", rows_per_parameter=0.0, fewest_sites=1, most_influence=1.0)
-    old.check()
-    data = Data.of(torch.zeros(40, 6), torch.zeros(40, dtype=torch.int64))
-    data.x[0, 3] = 1
-
-    training = training_rows(old, data)
-
-    assert training.data is data
-    assert len(training.notes) == 1 and "of format 1, shows them in its replies" in training.notes[0]
 
 
 def test_over_flower_sites_fit_the_same_guarded_rows(tmp_path: Path) -> None:

@@ -25,11 +25,9 @@ from consilience.study.admission import gate_of
 from consilience.study.coordinator import choose, pool
 from consilience.study.files import collect
 from consilience.study.model import Model, read_model, select_hand_out
-from consilience.study.protocol.agreement import FORMAT_1
 from consilience.study.protocol.members import Study
 from consilience.study.recall import recall
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
 
 
 def sites(study: Study, folder: Path) -> Sites:
@@ -338,23 +336,6 @@ def test_what_another_study_kept_is_not_taken_for_a_changed_table(tmp_path: Path
     assert recall(other.agreement, 0, key, memory, data).known
     with pytest.raises(InputError, match="not signed with this site's key"):
         recall(other.agreement, 0, read_key(tmp_path / "south.key"), memory, data)
-
-
-def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:
-    """Then a memory was one round's and nothing around it."""
-    settings = {"method": "scaffold", "settings": ("inference.epochs=1",), "rounds": 2, "format": 1, **FORMAT_1}
-    study = studies.study(tmp_path, **settings)
-    first = pool(study, replies(study, tmp_path), server_key(tmp_path))
-    message, memory = tmp_path / "one.message", tmp_path / "north.memory"
-    message.write_bytes(first.message or b"")
-    now, key, own = open_envelope(memory), read_key(tmp_path / "north.key"), rows(study, tmp_path)["north"]
-    header = now.header._replace(about={"rows": now.header.about["rows"]})
-    older = tmp_path / "older.memory"
-    older.write_bytes(seal(now.value({})["1"], header, key))
-
-    made = [fit(study, study.member("north"), key, own, message, path) for path in (memory, older)]
-
-    assert made[0].reply == made[1].reply and made[0].memory == made[1].memory
 
 
 def test_a_message_must_come_from_the_coordinator(tmp_path: Path) -> None:

@@ -22,14 +22,12 @@ from consilience.serialisation.envelope import open_envelope
 from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.files import message_file
-from consilience.study.protocol.agreement import FORMAT_1
 from consilience.study.protocol.members import Study
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.site import Fitted, first_message
 from consilience.study.site import _fit as fit
 
 SETTINGS: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "rounds": 2}
-OLD: dict[str, Any] = {**SETTINGS, "format": 1, **FORMAT_1}
 
 
 def begun(folder: Path, **settings: Any) -> tuple[Study, PooledFiles, Path, Path]:
@@ -97,18 +95,14 @@ def test_a_reply_to_another_message_is_left_out(tmp_path: Path) -> None:
         pool(study, files[:1], server_key(tmp_path), after=tmp_path / "one.state")
 
 
-def test_first_replies_name_the_agreement_and_those_of_before_name_nothing(tmp_path: Path) -> None:
-    for settings, about in ((SETTINGS, True), (OLD, False)):
-        folder = tmp_path / str(about)
-        folder.mkdir()
-        study = studies.study(folder, **settings)
-        path = replies(study, folder)[0]
-        expected = {"message": study.agreement.hash, "number": 0} if about else {}
-        said = open_envelope(path).header.about
+def test_first_replies_name_the_agreement(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, **SETTINGS)
 
-        assert {name: said[name] for name in said if name not in ("merged", "events")} == expected
-        assert ("merged" in said and "events" in said) == about
-        assert ("answered" in open_envelope(folder / "north.memory").header.about) == about
+    said = open_envelope(replies(study, tmp_path)[0]).header.about
+
+    assert said.keys() == {"message", "number", "merged", "events"}
+    assert said["message"] == study.agreement.hash and said["number"] == 0
+    assert open_envelope(tmp_path / "north.memory").header.about["answered"] == {"1": study.agreement.hash}
 
 
 def test_a_site_answers_a_round_once_or_the_same_message_again(tmp_path: Path) -> None:
@@ -161,13 +155,10 @@ BAD: dict[str, tuple[Callable[[Point], Any], int, str]] = {
 }
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, OLD], ids=["now", "before"])
 @pytest.mark.parametrize("what", BAD)
-def test_a_site_starts_from_no_message_that_the_method_does_not_send(
-    what: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_site_starts_from_no_message_that_the_method_does_not_send(what: str, tmp_path: Path) -> None:
     change, round_, sentence = BAD[what]
-    study, _, one, _ = begun(tmp_path, **settings)
+    study, _, one, _ = begun(tmp_path)
     true = open_envelope(one).value({"Point": Point})
     before = (tmp_path / "north.memory").read_bytes()
     path = tmp_path / "bad.message"

@@ -60,14 +60,13 @@ def join(
     key = site_key(name)
     text = join_text(study.agreement, name, key, committed)
     write_files(out_ or Path(f"{name}.join"), text, "For the coordinator", shared=True)
-    if study.agreement.format > 1:
-        say(f"You committed to {committed:,} rows: no reply of yours may speak for more.")
+    say(f"You committed to {committed:,} rows: no reply of yours may speak for more.")
     say(f"Your private key stays here and is never shared: {name}.key")
     say(f"You signed the agreement {study.agreement.hash[:12]} of '{study.agreement.name}'.")
 
 
 def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int | None) -> int:
-    """Count the rows that a site commits to; 0 in old studies, which do not ask."""
+    """Count the rows that a site commits to."""
     from consilience.study.protocol.members import check_rows
     from consilience.study.rows import rows_of
 
@@ -76,8 +75,6 @@ def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int |
     if table is not None:
         _, inspection = rows_of(agreement, table, one_class=True)
         rows = inspection.rows
-    if agreement.format == 1:
-        return 0
     if rows is None:
         raise InputError(
             f"A site commits to its number of rows: give its table, `consilience site join STUDY {name} TABLE`, or "

@@ -67,10 +67,9 @@ def _show_agreement(agreement: Agreement) -> None:
     if agreement.secure:
         say("Sites mask what they send: the coordinator sees the sum over all sites, and no site's own.")
     say(f"Sites get back: {agreement.hand_out}.")
-    if agreement.format > 1:
-        say("Rules of disclosure:")
-        for rule in agreement.disclosure.listed():
-            say(f"  {rule.name}: {rule.says}")
+    say("Rules of disclosure:")
+    for rule in agreement.disclosure.listed():
+        say(f"  {rule.name}: {rule.says}")
     from consilience.study.protocol.promise import describe_promise
 
     if note := privacy_note(describe_promise(agreement)):
@@ -164,9 +163,7 @@ def scale(study_file: Study_, files: Files_) -> None:
     else:
         agreement, senders = with_scaling(study.agreement, files)
     text = agreement_text(agreement, agreement.build_method().sends)
-    scaled = Study(agreement, text=text)
-    if agreement.format > 1:
-        scaled = Study(agreement, sums=senders, text=text)
+    scaled = Study(agreement, sums=senders, text=text)
     write_files(study_file, study_text(scaled), "Study", shared=True)
     for sender in senders:
         say(f"Sums of {sender.name}, signed with the key {sender.key[8:20]}…")

@@ -272,7 +272,7 @@ def rounds(
         threads=threads,
         store=store,
         probes=probe_rows(agreement),
-        measures=agreement.format > 1 and not agreement.secure,
+        measures=not agreement.secure,
         reveal=reveal,
     )
     checkpoint, replies = loop(checkpoint)

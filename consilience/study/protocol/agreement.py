@@ -37,12 +37,6 @@ from consilience.task import Task, classification, counts, regression, survival
 from consilience.version import __version__
 
 FORMAT = 2
-FORMAT_1 = {  # what agreements of format 1 lack
-    "rare": "keep",
-    "rows_per_parameter": 0.0,
-    "fewest_sites": 1,
-    "most_influence": 1.0,
-}
 RARE = ("other", "merge", "refuse")
 ROLES = ("place", "content")
 HAND_OUTS = ("mixture", "student", "ensemble")
@@ -181,8 +175,6 @@ class Agreement:
         unused = [f.name for f in dataclasses.fields(self) if f.metadata and values[f.name] == f.default]
         fields = {name: value for name, value in values.items() if name not in unused}
         fields["target"] = self.target.fields
-        if self.format == 1:
-            return {name: value for name, value in fields.items() if name not in FORMAT_1}
         return fields
 
     @cached_property
@@ -353,8 +345,8 @@ class Agreement:
             )
         if not 1 <= self.draws <= MOST_DRAWS:
             raise InputError(f"draws = {self.draws}: write a number from 1 to {MOST_DRAWS:,}.")
-        if not 1 <= self.format <= FORMAT:
-            raise InputError(f"format = {self.format}: consilience {__version__} reads 1 to {FORMAT}.")
+        if self.format != FORMAT:
+            raise InputError(f"format = {self.format}: consilience {__version__} reads {FORMAT}.")
         if self.imputations < 2:
             raise InputError(f"imputations = {self.imputations}: the spread between fits needs two tables or more.")
         if self.most_bytes < 1:
@@ -366,7 +358,7 @@ class Agreement:
             raise InputError(
                 f"smallest = {self.smallest} and fewest_sites = {self.fewest_sites} are counts: write 1 or more."
             )
-        if self.format > 1 and self.rare not in RARE:
+        if self.rare not in RARE:
             raise unknown_name("way with rare values", self.rare, RARE)
         if self.roles not in ROLES:
             raise unknown_name("way to give rows their roles", self.roles, ROLES)
@@ -376,8 +368,6 @@ class Agreement:
             raise InputError(f"rows_per_parameter = {self.rows_per_parameter:g}: write 0 (no such rule) or more.")
         if not 0 < self.most_influence <= 1:
             raise InputError(f"most_influence = {self.most_influence:g} is a share: write a number above 0, at most 1.")
-        if self.format == 1 and {name: getattr(self, name) for name in FORMAT_1} != FORMAT_1:
-            raise InputError(f"Format 1 has no {', '.join(FORMAT_1)}: make a new study.")
 
 
 def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
@@ -421,8 +411,6 @@ def from_fields(value: dict[str, Any], path: Path | str = "The study") -> Agreem
     try:
         target = Target(**convert(Target, value["target"]))
         columns = tuple(Column(**convert(Column, column)) for column in value["columns"])
-        if value["format"] == 1:
-            value = {**FORMAT_1, **value}
         agreement = Agreement(**convert(Agreement, {**value, "target": target, "columns": columns}))
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: {error} is missing, unknown or of the wrong type: compare with a new one.") from None

@@ -34,7 +34,7 @@ class Member:
         key: Its public key.
         signature: Its signature of the agreement's hash, the name and the rows.
         left: Whether it has left the study.
-        rows: The most rows it will ever say it has; 0 in studies of format 1, where no site committed to a number.
+        rows: The most rows it will ever say it has; 0 before anybody has signed.
         masks: Its public key for masks; empty in studies that do not mask.
     """
 
@@ -200,14 +200,12 @@ def signed_words(agreement: Agreement, name: str, rows: int, masks: str = "") ->
     Args:
         agreement: The agreement.
         name: The site's name.
-        rows: The number of rows it commits to; not signed in format 1.
+        rows: The number of rows it commits to.
         masks: Its public key for masks, in a study that masks.
 
     Returns:
         The bytes to sign.
     """
-    if agreement.format == 1:
-        return f"{agreement.hash} {name}".encode()
     if agreement.secure:
         return f"{agreement.hash} {rows} {masks} {name}".encode()
     return f"{agreement.hash} {rows} {name}".encode()
@@ -219,12 +217,12 @@ def check_rows(agreement: Agreement, name: str, rows: int) -> None:
     Args:
         agreement: The agreement.
         name: The site's name.
-        rows: The number; not asked for in format 1.
+        rows: The number.
 
     Raises:
         InputError: It is too small or larger than any site has.
     """
-    if agreement.format > 1 and not agreement.smallest <= rows <= MOST_ROWS:
+    if not agreement.smallest <= rows <= MOST_ROWS:
         raise InputError(
             f"'{name}' commits to {rows:,} rows; a whole number from {agreement.smallest} to {MOST_ROWS:,} is needed: "
             "give `site join` the site's table, or its number of rows with --rows."
@@ -253,7 +251,7 @@ def read(path: Path) -> Study:
         InputError: The file cannot be read, a value is wrong, or a signature is not for this agreement.
     """
     text, value = parse(path)
-    if type(value.get("format")) is not int or value["format"] > FORMAT:
+    if value.get("format") != FORMAT:
         raise InputError(
             f"{path} has format {value.get('format')}; consilience {__version__} reads {FORMAT}: use the same version "
             "at all sites."

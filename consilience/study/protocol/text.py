@@ -16,7 +16,7 @@ from consilience.data.columns import MOST_CLASSES
 from consilience.data.inspection import widen
 from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
-from consilience.study.protocol.agreement import FORMAT_1, Agreement
+from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import SITES, Study
 from consilience.study.protocol.promise import describe_promise
@@ -90,13 +90,8 @@ def agreement_text(a: Agreement, sends: str) -> str:
     words = {f.name: toml(getattr(a, f.name)) for f in dataclasses.fields(a) if f.name not in apart}
     target = "\n".join(f"{k} = {toml(v)}" for k, v in _target_fields(a.target).items())
     columns = "\n".join(f"{_bare(c.name)} = {inline(_column_fields(c))}" for c in a.columns)
-    absent: tuple[str, ...] = ()
-    if a.format == 1:
-        absent = tuple(FORMAT_1)
-    lines = AGREEMENT.splitlines(keepends=True)
-    template = "".join(line for line in lines if not line.startswith(absent))
     words |= {"target": target, "target_kind": TARGET_KINDS[a.kind], "columns": columns}
-    text = template.format(**words, sends=sends, method_name=a.method)
+    text = AGREEMENT.format(**words, sends=sends, method_name=a.method)
     return _with_promise(_with_options(text, a), a)
 
 
