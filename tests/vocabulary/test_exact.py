@@ -175,6 +175,38 @@ def test_theorems_5_to_8(p: np.ndarray, sizes: list[int]) -> None:
     assert of(mixture(same, w)) == pytest.approx(p[c], rel=1e-9)  # 8: calibrated
 
 
+@given(probabilities, counts, st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_theorems_5_to_8_say_by_how_much(p: np.ndarray, sizes: list[int], seed: int) -> None:
+    """The formulas of docs/theorems.md, for all classes, with sites of any sizes and any prior."""
+    m, w = len(sizes), np.array(sizes) / np.sum(sizes)
+    prior = np.random.default_rng(seed).dirichlet(np.ones(len(p))) + 1e-3
+    prior /= prior.sum()
+
+    def of(pooled: object) -> np.ndarray:
+        assert isinstance(pooled, Categorical)
+        return pooled.probs[0].numpy()
+
+    same = [categorical(p)] * m
+    separated = [categorical(p)] + [categorical(prior)] * (m - 1)
+    sharpened = p * (p / prior) ** (m - 1)
+    np.testing.assert_allclose(of(product(same, categorical(prior))), sharpened / sharpened.sum(), rtol=1e-9)  # 5
+    np.testing.assert_allclose(of(product(separated, categorical(prior))), p, rtol=1e-9)  # 6
+    np.testing.assert_allclose(of(mixture(separated, torch.tensor(w))), w[0] * p + (1 - w[0]) * prior, rtol=1e-9)  # 7
+    np.testing.assert_allclose(of(mixture(same, torch.tensor(w))), p, rtol=1e-9)  # 8
+
+
+def test_theorem_5_needs_the_most_probable_class_and_keeps_a_tie() -> None:
+    uniform = categorical(np.full(3, 1 / 3))
+    pooled = product([categorical(np.array([0.7, 0.2, 0.1]))] * 5, uniform)
+    tied = product([categorical(np.array([0.4, 0.4, 0.2]))] * 5, uniform)
+
+    assert isinstance(pooled, Categorical) and isinstance(tied, Categorical)
+    assert float(pooled.probs[0, 1]) == pytest.approx(0.2**5 / (0.7**5 + 0.2**5 + 0.1**5))
+    assert float(pooled.probs[0, 1]) < 0.2
+    assert float(tied.probs[0, 0]) == pytest.approx(float(tied.probs[0, 1]))
+
+
 # --- Pooling identities ---
 
 
