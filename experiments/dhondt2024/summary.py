@@ -22,6 +22,14 @@ STORED = {  # what is stored, at which scales; the first is that of the page's t
     "table9": ("evening", "averaged", "wide", "patient", "overnight"),
 }
 SCORES = ("nll", "accuracy", "ece")
+SHOWN_OF_ROWS = ("copies", "closest")  # how near pseudo-rows come to rows
+ROW, REAL, ALL = "BPC-FL + SGD", "real rows, as many, the server's SGD", "all rows in one place, the server's SGD"
+STARTS = {  # column of Table 9 → where pseudo-rows and weights begin
+    "30 writers": ("noise around the mean", "torch's"),
+    "30 writers, own rows": ("the writer's rows", "torch's"),
+    "30 writers, haiku": ("noise around the mean", "haiku's"),
+    "30 writers, own rows, haiku": ("the writer's rows", "haiku's"),
+}
 Values = dict[str, dict[str, dict[str, list[float]]]]  # column → row → score → one value a seed
 
 
@@ -49,12 +57,34 @@ def results(name: str, scale: str, folder: Path) -> dict[str, Any]:
                     continue
                 seeds.add(seed)
                 cell = per_seed.setdefault(column, {}).setdefault(row, {})
-                for score in (*SCORES, "times_to_accuracy"):
+                for score in (*SCORES, "times_to_accuracy", *SHOWN_OF_ROWS):
                     if scores.get(score) is not None:
                         cell.setdefault(score, []).append(scores[score])
     found = collect(f"dhondt2024/{name}", experiment, sorted(seeds), scale, folder)
     found.pop("drawings", None)
     return {**found, "per_seed": per_seed}
+
+
+def keep_stored(found: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """Keep the cells that are stored with more seeds than the folder has.
+
+    Args:
+        found: What `results` returned.
+        stored: What was stored before.
+
+    Returns:
+        `found`, with those cells.
+    """
+    new = {(c["column"], c["row"]): c for c in found["cells"]}
+    for old in stored["cells"]:
+        place = old["column"], old["row"]
+        if place not in new or new[place]["seeds"] < old["seeds"]:
+            new[place] = old
+            if old["column"] in stored["per_seed"] and old["row"] in stored["per_seed"][old["column"]]:
+                scores = stored["per_seed"][old["column"]][old["row"]]
+                found["per_seed"].setdefault(old["column"], {})[old["row"]] = scores
+    seeds = sorted({*found["seeds"], *stored["seeds"]})
+    return {**found, "seeds": seeds, "cells": [*new.values()]}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -102,6 +132,32 @@ def one_at_a_time(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def starts(found: dict[str, Any]) -> str:
+    """Table 9 by where pseudo-rows and weights begin, beside as many real rows and all rows.
+
+    Args:
+        found: What `results` returned.
+
+    Returns:
+        Markdown: NLL and accuracy of each, and how near pseudo-rows come to rows.
+    """
+    heads = ["pseudo-rows begin at", "weights begin as", "seeds", "BPC-FL + SGD", "real rows, as many", "all rows"]
+    heads += ["copies of 1 860", "closest"]
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- |" + " ---: |" * 6]
+    cells = {(c["column"], c["row"]): c["scores"] for c in found["cells"]}
+    for column, start in STARTS.items():
+        rows = found["per_seed"].get(column, {})
+        if ROW in rows:
+            numbers = [
+                f"{mean_of(scores['nll'], 2)}, {mean_of([100 * value for value in scores['accuracy']], 1)} %"
+                for scores in (rows[row] for row in (ROW, REAL, ALL) if row in rows)
+            ]
+            near = cells[column, ROW]
+            exposed = [f"{near['copies']:.0f}", f"{near['closest']:.2f}"]
+            lines.append(f"| {' | '.join([*start, str(len(rows[ROW]['nll'])), *numbers, *exposed])} |")
+    return "\n".join(lines)
+
+
 def mean_of(values: list[float], digits: int) -> str:
     """Write a mean with its standard error, where there are two seeds or more.
 
@@ -134,17 +190,47 @@ def renew(page: str, name: str, text: str) -> str:
     return f"{before}{begin}{text}\n{end}{after}"
 
 
+def stored_results(name: str) -> dict[str, dict[str, Any]]:
+    """Read what is stored of an experiment.
+
+    Args:
+        name: `table1`, `table8` or `table9`.
+
+    Returns:
+        Scale → what `results` returned, in the page's order.
+    """
+    files = {scale: HERE / "results" / f"{name}-{scale}.json" for scale in STORED[name]}
+    return {scale: json.loads(file.read_text(encoding="utf-8")) for scale, file in files.items() if file.exists()}
+
+
+def tables(name: str) -> dict[str, str]:
+    """The page's tables of an experiment, from what is stored.
+
+    Args:
+        name: `table1`, `table8` or `table9`.
+
+    Returns:
+        Mark → Markdown.
+    """
+    stored = stored_results(name)
+    made = {name: table(stored[STORED[name][0]])}
+    if name == "table9":
+        made |= {"one at a time": one_at_a_time([*stored.values()]), "starts": starts(stored["evening"])}
+    return made
+
+
 if __name__ == "__main__":
     content = (HERE / "README.md").read_text(encoding="utf-8")
     for table_name, scales in STORED.items():
         folder_of_table = Path(sys.argv[1]) / table_name
-        ran = [scale for scale in scales if (folder_of_table / "trials" / scale).exists()]
-        made = {scale: results(table_name, scale, folder_of_table) for scale in ran}
-        for table_scale, found_here in made.items():
-            stored = HERE / "results" / f"{table_name}-{table_scale}.json"
-            stored.write_text(json.dumps(found_here, indent=1) + "\n", encoding="utf-8")
-        if scales[0] in made:
-            content = renew(content, table_name, table(made[scales[0]]))
-        if len(made) > 1:
-            content = renew(content, "one at a time", one_at_a_time([*made.values()]))
+        before = stored_results(table_name)
+        for scale in scales:
+            if (folder_of_table / "trials" / scale).exists():
+                found_here = results(table_name, scale, folder_of_table)
+                if scale in before:
+                    found_here = keep_stored(found_here, before[scale])
+                stored = HERE / "results" / f"{table_name}-{scale}.json"
+                stored.write_text(json.dumps(found_here, indent=1) + "\n", encoding="utf-8")
+        for mark, text in tables(table_name).items():
+            content = renew(content, mark, text)
     (HERE / "README.md").write_text(content, encoding="utf-8")

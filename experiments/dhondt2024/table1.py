@@ -219,6 +219,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
                 floats = bytes_sent(point, "floats")
                 values[row] |= {f"floats_to_{key}": floats, f"times_to_{key}": floats / own}
     values["BPC-FL + SGD"] |= exposure(first, sites)
+    values[REAL] |= exposure(runs[REAL], sites)
     values["_drawing"] = {"curves": curves, "pictures": pictures(first, sites)}  # type: ignore[dict-item]
     return values
 

@@ -40,6 +40,7 @@ TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"
 TITLES |= {"femnist": "FEMNIST, 50 writers", "heart_disease": "heart disease"}
 EXACT = ("OneHot, 1 round", "Discriminant, 1 round", "Dirichlet, 1 round", "Tuned", "Tuned, Dirichlet")
 REFERENCE = "Tuned"
+OWN_RATE = "10 short rounds, its rate tuned"
 GLM_ROUNDS = (3, 10, 40)
 FEATURES = {"digits": "conv:512", "heart_disease": "identity"} | dict.fromkeys(
     ("mnist", "fashion_mnist", "cifar10", "femnist"), "conv:1024"
@@ -128,6 +129,15 @@ def add_logistic(trials: Trials, results: Mapping[str, Any]) -> None:
                     rows[logistic_row(int(rounds))] = scores | later_bytes(data, rows, int(rounds))
 
 
+def add_rates(trials: Trials, results: Mapping[str, Any]) -> None:
+    """Put FedAvg of a head with a rate chosen for each data set beside that with one rate for all."""
+    for data, values in results.items():
+        column = trials.get(f"{data}/{MAIN[data][0]}/{MAIN[data][1]}", {})
+        for seed, run in enumerate(values["runs"]):
+            if str(seed) in column:
+                column[str(seed)][f"FedAvg, head, {OWN_RATE}"] = run["10 short rounds"]
+
+
 def later_bytes(data: str, rows: Cell, rounds: int) -> dict[str, float | None]:
     """What a site sends: exact pooling's sums, then a loss, a gradient and Σ diag(p) − ppᵀ in double precision."""
     if data not in CLASSES:
@@ -148,7 +158,7 @@ def rows_of(data: str, map_name: str, split: str, network: str = "cnn") -> dict[
     label = network.upper()
     rows = {f"exact: {row}": (heads, row) for row in (*EXACT, "Ridge, 1 round")}
     rows |= {row: (heads, row) for row in map(logistic_row, GLM_ROUNDS)}
-    rows |= {f"FedAvg of a head, {n}": (linear, f"FedAvg, head, {n}") for n in ("1 round", "10 short rounds")}
+    rows |= {f"FedAvg of a head, {n}": (linear, f"FedAvg, head, {n}") for n in ("1 round", "10 short rounds", OWN_RATE)}
     rows["evidence pooling of heads, 1 round"] = (linear, "Evidence, head")
     rounds = ("1 round", "10 short rounds", "50 short rounds")
     rows |= {f"FedAvg of a {label}, {n}": (net, f"FedAvg, {label}, {n}") for n in rounds}
@@ -402,9 +412,10 @@ def renew_rows(trials: Trials, folder: Path, part: str) -> None:
 
 
 def stored_trials() -> Trials:
-    """The stored trials, with glm's rows among them."""
+    """The stored trials, with glm's rows and FedAvg's with tuned rates among them."""
     trials: Trials = json.loads(RESULTS.read_text())
     add_logistic(trials, json.loads((HERE / "results" / "glm.json").read_text()))
+    add_rates(trials, json.loads((HERE / "results" / "rates.json").read_text()))
     return trials
 
 

@@ -21,6 +21,8 @@ from consilience.inference.optimisers import AdamSteps, Descent
 from consilience.key import Key
 from consilience.messages import Client
 
+ROOT = Path(__file__).parents[2]
+
 
 def writers(name: str, data_dir: str | None = None) -> Dataset:
     """Six writers with 20 images of twelve classes each, a few of them for testing."""
@@ -164,3 +166,28 @@ def test_the_preset_holds_the_papers_settings(data: str) -> None:
         assert made["mime"].optimiser.rate == 1e-3  # type: ignore[attr-defined]
     else:  # Table 4
         assert made["dosfl"].learn.steps == {"sine": 20, "moons": 30}[data]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["table1", "table8", "table9"])
+def test_the_tables_of_femnist_are_those_of_their_results(name: str) -> None:
+    page = (ROOT / "experiments/dhondt2024/README.md").read_text()
+    for mark, text in module("dhondt2024/summary").tables(name).items():
+        assert f"<!-- {mark}: summary.py -->\n{text}\n<!-- end -->" in page
+
+
+def test_cells_with_more_seeds_are_kept_when_a_folder_has_fewer() -> None:
+    def cell(row: str, nll: float, seeds: int) -> dict[str, Any]:
+        return {"column": "30 writers", "row": row, "scores": {"nll": nll}, "seeds": seeds}
+
+    def stored(seeds: list[int], *cells: dict[str, Any]) -> dict[str, Any]:
+        values = {c["row"]: {"nll": [c["scores"]["nll"]] * c["seeds"]} for c in cells}
+        return {"seeds": seeds, "cells": [*cells], "per_seed": {"30 writers": values}}
+
+    old = stored([0, 1, 2], cell("BPC-FL + SGD", 2.0, 3), cell("real rows", 1.0, 1))
+    new = stored([1, 3], cell("BPC-FL + SGD", 5.0, 2), cell("real rows", 1.5, 2))
+
+    kept = module("dhondt2024/summary").keep_stored(new, old)
+
+    assert kept["seeds"] == [0, 1, 2, 3]
+    assert {c["row"]: c["scores"]["nll"] for c in kept["cells"]} == {"BPC-FL + SGD": 2.0, "real rows": 1.5}
+    assert kept["per_seed"]["30 writers"] == {"BPC-FL + SGD": {"nll": [2.0] * 3}, "real rows": {"nll": [1.5] * 2}}

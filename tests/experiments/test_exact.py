@@ -81,3 +81,41 @@ def test_stored_checks_are_below_one_in_a_million() -> None:
 def test_the_rows_of_glm_are_those_of_their_results() -> None:
     stored = json.loads((ROOT / "experiments/exact/results/glm.json").read_text())
     assert module("exact/glm").table(stored) in (ROOT / "experiments/exact/README.md").read_text()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_rates_are_tried_until_the_best_is_inside_and_on_validation_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = module("exact/rates")
+    losses = {0.005: 5.0, 0.016: 4.0, 0.05: 3.0, 0.16: 2.0, 0.5: 1.0, 1.6: 0.9, 5.1: 1.1}
+    asked: list[tuple[float, bool, int]] = []
+
+    def run(name: str, seed: int, rate: float, folder: str, validate: bool) -> dict[str, dict[str, float]]:
+        asked.append((rate, validate, seed))
+        return {rates.LAST: {"nll": losses[rate]}}
+
+    monkeypatch.setattr(rates, "run", run)
+    found = rates.fill("mnist", {}, "", 2)
+
+    assert found["rate"] == 1.6 and [*found["validation"]] == [str(rate) for rate in losses]
+    assert asked == [(rate, True, 100) for rate in losses] + [(1.6, False, 0), (1.6, False, 1)]
+
+
+@pytest.mark.usefixtures("hurried")
+def test_the_rate_of_the_table_gives_the_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg with 0.05 is table.py's row, whichever program runs it."""
+    rates = module("exact/rates")
+    monkeypatch.setattr("consilience.data.datasets.load", drawn)
+    monkeypatch.setitem(rates.COLUMNS, "digits", rates.Column("conv:32", "dirichlet:0.3", 3, 1, 1, 0.25))
+
+    own = rates.run("digits", 0, 0.05, "", False)[rates.LAST]
+    row = load("exact/table").trial("digits/conv:32/dirichlet:0.3/3", 0, "full", None)["FedAvg, head, 10 short rounds"]
+
+    assert {score: row[score] for score in ("accuracy", "ece", "up_bytes")} == pytest.approx(
+        {score: own[score] for score in ("accuracy", "ece", "up_bytes")}
+    )
+    assert own["nll"] == pytest.approx(row["nll"], rel=1e-6)
+
+
+def test_the_rows_of_tuned_rates_are_those_of_their_results() -> None:
+    stored = json.loads((ROOT / "experiments/exact/results/rates.json").read_text())
+    assert module("exact/rates").table(stored) in (ROOT / "experiments/exact/README.md").read_text()
