@@ -15,7 +15,7 @@ from torch import Tensor
 
 from consilience.data.cells import read_table
 from consilience.data.targets import read_outcome
-from consilience.distributions.curves import Curve, TimeSums, protect, sum_times
+from consilience.distributions.curves import Curve, TimeSums, hide_few, protect, sum_times
 from consilience.errors import InputError, refuse_damage, unknown_name
 
 MOST_STEPS = 10_000
@@ -79,7 +79,7 @@ def write_sums(y: Tensor, grid: Tensor, smallest: int) -> dict[str, Any]:
     Raises:
         InputError: The site has too few rows.
     """
-    sums = protect(sum_times(y, grid), grid, smallest)
+    sums = protect(sum_times(hide_few(y, grid, smallest), grid), grid, smallest)
     return {"format": FORMAT, "grid": grid.tolist(), **{name: leaf.tolist() for name, leaf in sums._asdict().items()}}
 
 

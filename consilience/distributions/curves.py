@@ -167,6 +167,53 @@ def merge(times: Tensor, sums: TimeSums, smallest: int, hazards: bool = False) -
     return times[ends], TimeSums(events, censored, torch.stack(at_risk), sums.rows)
 
 
+def hide_few(y: Tensor, times: Tensor, smallest: int) -> Tensor:
+    """Let few rows that are censored at another time than all others of a step count as censored with these.
+
+    Where everybody is followed up to one day, the rows at risk during that step would tell when one patient left.
+
+    Args:
+        y: Times and events [N, 2].
+        times: The grid [T].
+        smallest: The fewest rows that may be told from others.
+
+    Returns:
+        Times and events [N, 2].
+    """
+    y = y.clone()
+    place = torch.searchsorted(times.double(), y[:, 0].double().contiguous())
+    for step in range(len(times)):
+        own = (place == step) & (y[:, 1] == 0)
+        unlike = own.clone()
+        if own.any():
+            common = y[own, 0].mode().values
+            unlike &= y[:, 0] != common
+            if 0 < int(unlike.sum()) < smallest:
+                y[unlike, 0] = common
+    return y
+
+
+def limit_hazards(hazards: Tensor, y: Tensor, times: Tensor, smallest: int) -> Tensor:
+    """Cut the largest hazards off where one row has more than half of all that is at risk when it leaves.
+
+    A coordinator that chooses the model chooses hazards: their sum would be one patient's, and tell when it leaves.
+
+    Args:
+        hazards: Each row's [N].
+        y: Times and events [N, 2].
+        times: The grid [T].
+        smallest: The fewest rows that may be told from others.
+
+    Returns:
+        Hazards [N]; if they were cut, none is larger than the largest but `smallest` − 1.
+    """
+    at_risk = sum_times(y, times, hazards).at_risk
+    place = torch.searchsorted(times.double(), y[:, 0].double().contiguous()).clamp(max=len(times) - 1)
+    if bool((hazards > at_risk[place] / 2).any()) and len(hazards) >= smallest:
+        return hazards.clamp(max=hazards.topk(smallest).values[-1])
+    return hazards
+
+
 def protect(sums: TimeSums, times: Tensor, smallest: int) -> TimeSums:
     """Spread the counts of steps with few people over neighbouring steps, before a site sends its sums.
 

@@ -102,6 +102,28 @@ def differentiate_times(features: Callable[[Tensor], Tensor], data: Data, weight
     return Derivatives(loss, gradient, triangle((hessian + hessian.mT) / 2))
 
 
+def weigh_at_risk(phi: Tensor, data: Data, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Find how much each row counts in the derivatives of a partial likelihood, whose ties are Breslow's here.
+
+    Args:
+        phi: φ of all rows of the site [N, D].
+        data: The rows.
+        weights: B [1, D]; None for 0.
+
+    Returns:
+        Its hazard, times what it counted in all risk sets: the weight of φφᵀ [N]; and that less its event, of φ [N].
+    """
+    order = order_times(data.y.double() * (data.w > 0).double().unsqueeze(1))
+    hazard = torch.ones(len(phi), dtype=torch.float64)
+    if weights is not None:
+        log_hazard = (phi.double()[order.rows] @ weights.mT).squeeze(1)
+        hazard = (log_hazard - log_hazard.max()).exp()
+    inverse = order.event / hazard.cumsum(0)[order.last]
+    counted = hazard * inverse.flip(0).cumsum(0).flip(0)[order.first]
+    own = torch.zeros_like(counted).index_copy(0, order.rows, counted)
+    return own, own - data.y[:, 1].double()
+
+
 def begin_search(totals: Derivatives, prior: Quadratic, size: Tensor) -> Search:
     """Start at B = 0 with the derivatives of the first round.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,13 +11,23 @@ from torch import Tensor
 from consilience.data.sites import Data
 from consilience.distributions.cox import Cox
 from consilience.distributions.likelihood import LOG_NOISE, GaussianNoise
-from consilience.distributions.poisson import Poisson
+from consilience.distributions.poisson import Poisson, read_counts
 from consilience.distributions.posterior import Point, Posterior
-from consilience.glm.derivatives import Derivatives, Search, differentiate, hessian, laplace, unpack, with_gauge
-from consilience.glm.event_sums import differentiate_counts, differentiate_times
+from consilience.distributions.softmax import log_softmax
+from consilience.glm.derivatives import (
+    Derivatives,
+    Search,
+    differentiate,
+    hessian,
+    laplace,
+    unpack,
+    with_gauge,
+    with_one,
+)
+from consilience.glm.event_sums import HALF, differentiate_counts, differentiate_times, weigh_at_risk
 from consilience.glm.problem import classes_of, layer_of, priors_of
 from consilience.glm.regression import line_hessian, regress
-from consilience.glm.sums import Sums, summarise
+from consilience.glm.sums import Sums, summarise, targets
 from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task
 
@@ -58,6 +69,48 @@ def differentiate_at(task: Task, data: Data, weights: Tensor, hessian: bool) -> 
     if isinstance(task.likelihood, Cox):
         return differentiate_times(features, data, weights)
     return differentiate(features, data, weights, hessian)
+
+
+class Weighing(NamedTuple):
+    """How much each row counts in a client's derivatives.
+
+    Attributes:
+        products: Of its φφᵀ, one column for each weighted sum of such [N, P].
+        lines: Of its φ, one column for each sum of such that is known by then [N, L].
+    """
+
+    products: Tensor
+    lines: Tensor
+
+
+def weigh_rows(task: Task, data: Data, weights: Tensor | None) -> Weighing | None:
+    """Say how much each row counts in what `first_sums` or `differentiate_at` adds up.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        data: The client's rows.
+        weights: Where derivatives are asked for, B [C, K]; None in the first round.
+
+    Returns:
+        The weights; None where all rows count alike.
+    """
+    phi = feature_map(task.model)(data.x)
+    if isinstance(task.likelihood, Poisson):
+        count, log_exposure = read_counts(data.y, phi.double())
+        products = lines = count + HALF
+        if weights is not None:
+            products = ((with_one(phi, weights) @ weights.mT).squeeze(1) + log_exposure).exp()
+            lines = products - count
+        return Weighing(products.unsqueeze(1), lines.unsqueeze(1))
+    if isinstance(task.likelihood, Cox):
+        products, lines = weigh_at_risk(phi, data, weights)
+        _, before = weigh_at_risk(phi, data, None)
+        return Weighing(products.unsqueeze(1), torch.stack([before, lines], 1))
+    if weights is None:
+        return None
+    p = log_softmax(with_one(phi, weights) @ weights.mT).exp()
+    known = torch.cat([targets(data.y, len(weights)), p], 1)
+    return Weighing((p * (1 - p))[:, len(weights) == 2 :], known)
 
 
 def class_posterior(task: Task, search: Search, whole: bool) -> Posterior:

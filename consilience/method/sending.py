@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from consilience.aggregation.summands import Mean, Summation, Total, fold_total
+from consilience.data.sites import Data
 from consilience.distributions.posterior import SMALLEST
 from consilience.messages import Received, Reply, fold
 from consilience.method.declared import Declared, usual_rounds
@@ -98,6 +99,20 @@ class Sending(Declared):
             task: The statistical problem.
         """
         return False
+
+    def weighs(self, task: Task, message: Any, data: Data) -> tuple[Tensor, Tensor] | None:
+        """Say how much each row counts in sums over them, where a message may make few rows count alone.
+
+        Args:
+            task: The statistical problem.
+            message: What the client answers; () in a first round.
+            data: The client's rows.
+
+        Returns:
+            The weights of products of features, a column for each such sum [N, P], and of features themselves, a
+            column for each sum that is known by then [N, L]; None where all rows count alike, or nobody can say.
+        """
+        return None
 
     @property
     def narrowest(self) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from consilience.aggregation.summands import Summation, Total
+from consilience.data.sites import Data
 from consilience.distributions.cox import Cox
 from consilience.distributions.likelihood import GaussianNoise, Softmax
 from consilience.distributions.poisson import Poisson
@@ -19,7 +20,7 @@ from consilience.glm.derivatives import NOTHING, Derivatives, Search, advance, b
 from consilience.glm.event_sums import begin_search
 from consilience.glm.noisy_derivatives import NoisyDerivatives
 from consilience.glm.own_fit import OwnFit, Told, alone_of, doubt_told, summands_of, tell_first, without_own
-from consilience.glm.posteriors import class_posterior, differentiate_at, number_posterior
+from consilience.glm.posteriors import Weighing, class_posterior, differentiate_at, number_posterior, weigh_rows
 from consilience.glm.predictions import predict_numbers, predict_on_features
 from consilience.glm.private import (
     PRIVATE_ROUNDS,
@@ -125,6 +126,17 @@ class GLM(Method):
             return Reply(NOTHING, data.size, client.memory)
         sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
         return Reply(sent, data.size, client.memory)
+
+    def weighs(self, task: Task, message: Point | Last | tuple[()], data: Data) -> Weighing | None:
+        if self.privacy is not None or (classes_of(task) is None and not task.outcome):
+            return None
+        weights = None
+        if isinstance(message, Point):
+            weights = pack(message.params)
+        weighing = weigh_rows(task, data, weights)
+        if weighing is not None and not self.has_hessian(task):
+            weighing = weighing._replace(products=weighing.products[:, :0])  # sent without features
+        return weighing
 
     def spends(self, round: int) -> float:
         return part_of(round == PRIVATE_ROUNDS)

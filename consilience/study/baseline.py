@@ -17,7 +17,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.data.sites import Data
-from consilience.distributions.curves import Curve, TimeSums, baseline, curve_of, protect, protect_hazards, sum_times
+from consilience.distributions.curves import (
+    Curve,
+    TimeSums,
+    baseline,
+    curve_of,
+    hide_few,
+    limit_hazards,
+    protect,
+    protect_hazards,
+    sum_times,
+)
 from consilience.distributions.survival import Survival
 from consilience.errors import InputError
 from consilience.serialisation.codec import TYPES
@@ -72,8 +82,9 @@ def sum_rows(model: Model, data: Data) -> Tensor:
     p = model(data.x)
     assert isinstance(p, Survival)
     smallest = model.agreement.smallest
-    sums = sum_times(data.y, times)
-    hazards = sum_times(data.y, times, (p.risk + p.var / 2).exp()).at_risk
+    y = hide_few(data.y, times, smallest)
+    sums = sum_times(y, times)
+    hazards = sum_times(y, times, limit_hazards((p.risk + p.var / 2).exp(), y, times, smallest)).at_risk
     shown = protect(sums, times, smallest)
     return torch.stack([*shown[:3], protect_hazards(hazards, sums, times, smallest)])
 

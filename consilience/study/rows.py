@@ -13,6 +13,7 @@ from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.glm.event_sums import weigh_at_risk
 from consilience.key import Key, Stream
 from consilience.methods.claims import privacy_statement
 from consilience.privacy.disclosure.guard import Finding, Summed, guard
@@ -252,7 +253,14 @@ def summed(agreement: Agreement, data: Data) -> Summed:
     apart = None
     if agreement.build_method().sums_by_class(agreement.build_task()):
         apart = data.y
-    return Summed(agreement.build_feature_map(), _outcome_columns(agreement, data.y), agreement.target.name, apart)
+    weighing = agreement.build_method().weighs(agreement.build_task(), (), data)
+    weights = None
+    if agreement.target.kind == "survival":
+        weights, _ = weigh_at_risk(data.x, data, None)  # whoever is censored before any event counts nowhere
+    elif weighing is not None and weighing[0].shape[1]:
+        weights = weighing[0].amax(1)
+    outcome = _outcome_columns(agreement, data.y)
+    return Summed(agreement.build_feature_map(), outcome, agreement.target.name, apart, weights)
 
 
 def _outcome_columns(agreement: Agreement, y: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from consilience.study.spending import Door, Leaving, cost_of_round
 from consilience.study.summing import mask_reply, mask_table
 from consilience.study.told import tell_rows
 from consilience.study.validation.gate import Refused, limit_bytes
-from consilience.study.validation.message import check_first, check_message, limit_weights
+from consilience.study.validation.message import check_asked, check_first, check_message, limit_weights
 from consilience.tree import Tree
 
 SENT = "sent in round "  # of a memory's entries that hold a reply
@@ -175,6 +175,10 @@ def _fit(
     check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     training = training_rows(agreement, rows.train)
+    try:
+        check_asked(method, agreement.build_task(), content, training.data, agreement.smallest)
+    except Refused as error:
+        raise InputError(f"The message is not answered: {error}") from error
     sent = _sent(study, member, memory, answered)
     repeated = str(round_) in sent
     if repeated:

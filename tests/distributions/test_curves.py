@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from lifelines import CoxPHFitter, KaplanMeierFitter
 
 from consilience.distributions import baseline, curve, even_times, merge, sum_times
-from consilience.distributions.curves import add_times, protect, safe_parts
+from consilience.distributions.curves import add_times, hide_few, limit_hazards, protect, protect_hazards, safe_parts
 from consilience.errors import InputError
 
 
@@ -160,3 +162,37 @@ def test_large_sites_send_their_sums_unchanged() -> None:
         torch.testing.assert_close(before, after)
     with pytest.raises(InputError, match="cannot send"):
         protect(sum_times(y[:2], grid), grid, 5)
+
+
+def test_the_day_on_which_one_patient_left_is_not_told() -> None:
+    """All others of the last step are censored on its last day: rows at risk less events and these give it away."""
+    y = torch.tensor([[100.0, 1.0]] * 12 + [[300.0, 1.0]] * 8 + [[400.0, 0.0]] * 11 + [[263.0, 0.0]])
+    grid = torch.tensor([200.0, 400.0]).double()
+
+    def day(y: torch.Tensor) -> float:
+        sent = protect(sum_times(y, grid), grid, 5)
+        return 200 + 200 * float(sent.at_risk[1] - sent.events[1] - (sent.censored[1] - 1))
+
+    assert day(y) == pytest.approx(263)  # the attack
+    assert day(hide_few(y, grid, 5)) == pytest.approx(400)
+    many = torch.cat([y, y[-1:].repeat(4, 1)])
+    assert torch.equal(hide_few(many, grid, 5), many)  # five are enough
+
+
+def test_a_chosen_model_tells_no_patients_hazard() -> None:
+    """Weights that single one patient out: the hazard at risk is hers, and falls to nothing where she leaves."""
+    y = torch.tensor([[100.0 * t, e] for t in (1.0, 2.0, 3.0, 4.0) for e in (0.0, 1.0) for _ in range(6)])
+    grid = torch.tensor([100.0, 200.0, 300.0, 400.0]).double()
+    hazards = torch.linspace(0.5, 2.0, len(y)).double()
+    hazards[20] = math.exp(13.5)  # censored or dead in the second step
+
+    def sent(hazards: torch.Tensor) -> torch.Tensor:
+        sums = sum_times(y, grid)
+        return protect_hazards(sum_times(y, grid, hazards).at_risk, sums, grid, 5)
+
+    shown = sent(hazards)
+    assert math.log(shown[1]) == pytest.approx(13.5, abs=1e-3) and shown[2] < 100  # the attack
+    after = sent(limit_hazards(hazards, y, grid, 5))
+    assert float(after.diff().abs().max()) < 40  # twelve people leave in each step
+    usual = torch.linspace(0.2, 5.0, len(y)).double()
+    assert torch.equal(limit_hazards(usual, y, grid, 5), usual)

@@ -226,3 +226,32 @@ def test_honest_rows_are_all_used(tmp_path: Path) -> None:
     fitted, _, table = sent(tmp_path, patients("none"), **EXACT)
 
     assert len(fitted.training.data.y) == len(table.y) and not fitted.training.notes
+
+
+def test_who_is_censored_before_any_event_hides_nobody(tmp_path: Path) -> None:
+    """Twelve doses are other than planned, but eleven of these patients left before anybody died: they count nowhere.
+
+    H v = (φⱼ·v) Σ (φⱼ − m)/s₀ with m the mean of those at risk, which is nearly that of the column.
+    """
+    draw = random.Random(0)
+    records = patients("pair", count=120, few=12)
+    for i, row in enumerate(records):
+        row |= {"days": str(draw.randint(50, 900)), "died": str(int(draw.random() < 0.6))}
+        if 0 < i < 12:
+            row |= {"days": "10", "died": "0"}
+    records[0] |= {"days": "950", "died": "1", "planned": "11", "given": "1", "oral": "10"}
+    years = Target("days", unit="days", range=(0.0, 4000.0), event="died", times=(200.0, 400.0, 800.0), horizon=400.0)
+    words = {"method": "glm", "settings": (), "rounds": 8, "target": years}
+    vector = torch.tensor(VECTORS["pair"][:-1], dtype=torch.float64)
+
+    def attack(send: Any, x: Tensor) -> Tensor:
+        """How nearly what was read points from the mean to this patient."""
+        line = square_matrix(summands_of(send).curvature, WIDTH) @ vector
+        return torch.cosine_similarity(line, x[0].double() - x.double().mean(0), dim=0).abs()
+
+    bare, _, table = sent(tmp_path, records, guarded=False, **words)
+    fitted, _, _ = sent(tmp_path, records, **words)
+
+    assert attack(bare.send, table.x) > 0.98
+    assert len(fitted.training.data.y) == len(table.y) - 1 and attack(fitted.send, table.x) < 0.9
+    assert "'planned', 'given' is the same in all but fewer than 10" in " ".join(fitted.training.notes)

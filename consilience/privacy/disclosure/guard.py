@@ -95,12 +95,14 @@ class Summed(NamedTuple):
         outcome: What of the outcome is summed with the features [N, M]; M is 0 for nothing.
         target: The outcome's name.
         apart: Rows of the same number are added up by themselves [N]; None: all rows are added up together.
+        weights: How much rows count in products of features, where not all alike [N]: one without weight shows nothing.
     """
 
     feature_map: Callable[[Tensor], Tensor] | None
     outcome: Tensor
     target: str = ""
     apart: Tensor | None = None
+    weights: Tensor | None = None
 
 
 def guard(
@@ -334,10 +336,12 @@ def _of(summed: Summed | None, rows: Tensor) -> Summed:
     """What is added up of some rows."""
     if summed is None:
         return Summed(None, torch.zeros(int(rows.sum()), 0))
-    apart = summed.apart
+    apart, weights = summed.apart, summed.weights
     if apart is not None:
         apart = apart[rows]
-    return summed._replace(outcome=summed.outcome[rows], apart=apart)
+    if weights is not None:
+        weights = weights[rows]
+    return summed._replace(outcome=summed.outcome[rows], apart=apart, weights=weights)
 
 
 def _combined(x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed) -> list[Group]:
@@ -358,7 +362,10 @@ def _combined(x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed) -
         parts = [together[summed.apart == part] for part in summed.apart.unique()]
     groups = []
     for part in parts:
-        for shown in find_sparse(lambda own, part=part: features(part[own]), len(part), smallest):  # type: ignore[misc]
+        weights = summed.weights
+        if weights is not None:
+            weights = weights[part]
+        for shown in find_sparse(lambda own, part=part: features(part[own]), len(part), smallest, weights):  # type: ignore[misc]
             inside = torch.zeros(len(x), dtype=torch.bool)
             inside[part[shown.rows]] = True
             name = "the model's features"

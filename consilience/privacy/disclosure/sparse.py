@@ -38,13 +38,16 @@ class Sparse(NamedTuple):
     weights: Tensor
 
 
-def find_sparse(features: Callable[[Tensor], Tensor], count: int, smallest: int) -> list[Sparse]:
+def find_sparse(
+    features: Callable[[Tensor], Tensor], count: int, smallest: int, weights: Tensor | None = None
+) -> list[Sparse]:
     """Find combinations of features, and of a constant, that are not 0 in fewer rows than `smallest`.
 
     Args:
         features: From indices of rows [n] to their features [n, D].
         count: N, how many rows there are.
         smallest: The fewest rows that a combination may show.
+        weights: How much rows count in the sum Σ w φφᵀ [N], 0 or more; None: all alike.
 
     Returns:
         Those that were found, one for each set of rows; none of fewer rows than that in all.
@@ -53,12 +56,22 @@ def find_sparse(features: Callable[[Tensor], Tensor], count: int, smallest: int)
     if few < 1 or count < smallest:
         return []
     parts = torch.arange(count).split(CHUNK)
-    scale, mean, basis = _orthonormal(features, parts)
-    leverage = torch.cat([(_centred(features(part), mean, scale) @ basis).square().sum(1) for part in parts])
+    root = torch.ones(count, dtype=torch.float64)
+    if weights is not None:
+        root = (weights.double() / weights.max().clamp_min(1e-300)).sqrt()
+    scale, mean = _moments(features, parts)
+
+    def rows_of(own: Tensor) -> Tensor:
+        """A constant, and features about their mean in units of their deviation, as long as they count."""
+        z = (features(own).double() - mean) / scale
+        return root[own].unsqueeze(1) * torch.cat([z.new_ones(len(z), 1), z], 1)
+
+    basis = _orthonormal(rows_of, parts)
+    leverage = torch.cat([(rows_of(part) @ basis).square().sum(1) for part in parts])
     searched = leverage.topk(min(count, max(SEARCHED, 40 * basis.shape[1]))).indices
     if float(leverage[searched[:few]].sum()) < 1 - SPILL:
         return []
-    q = torch.cat([_centred(features(part), mean, scale) @ basis for part in searched.split(CHUNK)])
+    q = torch.cat([rows_of(part) @ basis for part in searched.split(CHUNK)])
     found: dict[tuple[int, ...], Tensor] = {}
     for places, w in _search(q, _starts(q, basis, few), few):
         rows = tuple(sorted(searched[places].tolist()))
@@ -66,29 +79,31 @@ def find_sparse(features: Callable[[Tensor], Tensor], count: int, smallest: int)
     return [Sparse(torch.tensor(rows), (basis @ w)[1:]) for rows, w in found.items()]
 
 
-def _centred(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """A constant, and features about their mean in units of their deviation."""
-    z = (x.double() - mean) / scale
-    return torch.cat([z.new_ones(len(z), 1), z], 1)
-
-
-def _orthonormal(features: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale, mean and B [D + 1, r], with (1, (φ − mean)/scale) B orthonormal over all rows.
-
-    By QR of one chunk under the triangle of those before it, as products of columns would halve the digits.
-    """
+def _moments(features: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Deviation and mean of the features; 1 for a deviation of 0."""
     total = sum(len(part) for part in parts)
     mean = torch.stack([features(part).double().sum(0) for part in parts]).sum(0) / total
     square = torch.stack([(features(part).double() - mean).square().sum(0) for part in parts]).sum(0)
     scale = (square / total).sqrt()
-    scale[scale == 0] = 1
-    triangle = torch.zeros(0, len(scale) + 1, dtype=torch.float64)
+    scale[scale <= NOTHING * mean.abs()] = 1  # the same in all rows, but for rounding
+    return scale, mean
+
+
+def _orthonormal(rows_of: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> Tensor:
+    """B [D + 1, r], with rows times B orthonormal.
+
+    By QR of one chunk under the triangle of those before it, as products of columns would halve the digits.
+    """
+    triangle: Tensor | None = None
     for part in parts:
-        rows = torch.cat([triangle, _centred(features(part), mean, scale)])
+        rows = rows_of(part)
+        if triangle is not None:
+            rows = torch.cat([triangle, rows])
         triangle = torch.linalg.qr(rows, mode="r").R
+    assert triangle is not None
     _, sizes, directions = torch.linalg.svd(triangle, full_matrices=False)
     kept = sizes > NOTHING * sizes[0]
-    return scale, mean, directions[kept].T / sizes[kept]
+    return directions[kept].T / sizes[kept]
 
 
 def _starts(q: Tensor, basis: Tensor, few: int) -> Tensor:

@@ -47,7 +47,7 @@ from consilience.study.flower.wire import (
 )
 from consilience.study.protocol.rehearsal import Broadcasts
 from consilience.study.validation.gate import Refused, Rules, limit_bytes
-from consilience.study.validation.message import check_first, check_message, limit_weights
+from consilience.study.validation.message import check_asked, check_first, check_message, limit_weights
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -303,6 +303,10 @@ def _release(site: Site, request: dict[str, Tree], context: Context, turn: Turn,
 
 def _checked(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
     """A reply that may leave: what may not is not paid for."""
+    try:
+        check_asked(site.method, site.task, request["message"], site.data, site.rules.smallest)
+    except Refused as error:
+        raise Refused(f"the message is not answered: {error}") from error
     reply = _run(site, request, context, turn)
     check_leaving(site, reply)
     return reply

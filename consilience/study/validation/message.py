@@ -14,8 +14,13 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.data.sites import Data
 from consilience.distributions.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.messages import Reply
+from consilience.method import Method
+from consilience.models.maps import feature_map
+from consilience.privacy.disclosure.rules import RARE_VALUES, by_rule
+from consilience.privacy.disclosure.sparse import find_sparse
 from consilience.study.validation.form import Form, form_of, merge_forms, nodes_of
 from consilience.study.validation.gate import (
     Gate,
@@ -104,6 +109,36 @@ def limit_weights(value: Tree, task: Task) -> None:
             _limit(list(task.weights(node.mean).values()), task)
         elif isinstance(node, Dense):
             _limit([node.mean], task)
+
+
+def check_asked(method: Method, task: Task, message: Tree, data: Data, smallest: int) -> None:
+    """Refuse a message at which few rows alone would count in what is asked for, beside what was sent before.
+
+    Σ p (1 − p) φφᵀ is one patient's where p is 0 or 1 in all other rows, and so is Σ (p − y) φ less Σ φ y. A message
+    may ask so without any absurd weight: where few have the outcome, hardly anybody is predicted worse.
+
+    Args:
+        method: The study's method.
+        task: The problem.
+        message: What was received.
+        data: The rows that would be summed over.
+        smallest: The fewest rows that may be shown.
+
+    Raises:
+        Refused: The site does not answer it.
+    """
+    weighing = method.weighs(task, message, data)
+    if weighing is None or len(data.y) < smallest:
+        return
+    products, lines = weighing
+    features = feature_map(task.model)
+    with torch.no_grad():
+        few = bool(find_sparse(lambda own: lines[own], len(lines), smallest))
+        for weights in products.T:
+            few = few or bool(find_sparse(lambda own: features(data.x[own]), len(weights), smallest, weights))
+    if few:
+        sentence = f"fewer than {smallest} rows would count in what it asks for, and the reply would show them."
+        raise Refused(by_rule(RARE_VALUES, sentence))
 
 
 def largest_weight(task: Task) -> float:
