@@ -32,7 +32,8 @@ class Entry(NamedTuple):
         value: The number; None where it is withheld or not known.
         at_least: Whether sites that withhold theirs are missing in it: a count is at least as large, and any other
             number is of the sites that show theirs.
-        within: How far a quartile that was read off bins may be from that of the rows; 0 where a number is exact.
+        within: How far a quartile that was read off bins may be from that of the rows, or how far noise takes a number
+            in 95 of 100 draws; 0 where it is exact.
     """
 
     column: str
@@ -56,12 +57,14 @@ class TableOne:
         sites: The sites' names.
         smallest: The fewest rows of a cell that is shown.
         entries: Every number.
+        noise: What is promised of the noise in it, one sentence; empty where it has none.
     """
 
     variables: tuple[Variable, ...]
     sites: tuple[str, ...]
     smallest: int
     entries: tuple[Entry, ...]
+    noise: str = ""
 
     def value(self, column: str, statistic: str, site: str = OVERALL, level: str = "") -> float | None:
         """Look a number up.
@@ -141,6 +144,9 @@ class TableOne:
     def notes(self) -> list[str]:
         """What has to be known to read the table: sentences, none where nothing is withheld or approximate."""
         notes = []
+        if self.noise:
+            reach = {e.within for e in self.entries if e.statistic == "count" and e.site != OVERALL}
+            notes.append(f"{self.noise} Noise takes a site's count by up to {max(reach):.0f} in 95 of 100 draws.")
         if self.smallest > 1:
             notes.append(
                 f"{_small_counts(self.smallest)} are withheld, with others that would give them away by subtraction."
@@ -149,12 +155,14 @@ class TableOne:
             notes.append("≥: sites that withhold their count are not in the sum.")
         if any(entry.at_least and entry.value is not None for entry in self.entries if entry.statistic != "count"):
             notes.append("*: without the sites that withhold theirs.")
-        if any(entry.within for entry in self.entries):
+        if self.noise:
+            notes.append("withheld, ?: noise would leave nothing of it.")
+        elif any(entry.within for entry in self.entries):
             notes.append(
                 f"≈: quartiles are read off {BINS} bins of equal width over a column's agreed range. ?: a quartile in "
                 "bins that were merged, as few rows are in them, is withheld."
             )
-        if any(entry.value is None and entry.level == "missing" for entry in self.entries):
+        if not self.noise and any(entry.value is None and entry.level == "missing" for entry in self.entries):
             notes.append(
                 "Where the number of missing values is withheld, a mean is rounded so that it does not tell it."
             )
@@ -353,7 +361,7 @@ def _moments(name: str, j: int, parts: Mapping[str, Summary]) -> list[Entry]:
     return entries
 
 
-class _Curve(NamedTuple):
+class Curve(NamedTuple):
     """How many values lie up to each edge of the bins, as far as it is shown.
 
     Attributes:
@@ -378,28 +386,36 @@ def _quartiles(variable: Variable, j: int, parts: Mapping[str, Summary]) -> list
             places = np.flatnonzero(shown)
             least = counts[places[np.searchsorted(places, np.arange(BINS + 1), "right") - 1]]
             most = counts[places[np.searchsorted(places, np.arange(BINS + 1))]]
-            curves[site] = _Curve(least, most, np.interp(edges, edges[shown], counts[shown]))
+            curves[site] = Curve(least, most, np.interp(edges, edges[shown], counts[shown]))
     if curves and all(curve.between[1] == curve.between[-2] for curve in curves.values()):
         return []
     whole = None
     if curves:
-        whole = _Curve(*(np.sum(leaves, 0) for leaves in zip(*curves.values(), strict=True)))
+        whole = Curve(*(np.sum(leaves, 0) for leaves in zip(*curves.values(), strict=True)))
     width = (variable.high - variable.low) / BINS
     entries = []
     for statistic, share in QUARTILES.items():
         partial = len(curves) < len(parts)
-        value = _quantile(edges, whole, share)
+        value = quantile(edges, whole, share)
         entries.append(Entry(variable.name, "", statistic, OVERALL, value, partial, width))
         for site in parts:
-            value = _quantile(edges, curves.get(site), share)
+            value = quantile(edges, curves.get(site), share)
             entries.append(Entry(variable.name, "", statistic, site, value, within=width))
     return entries
 
 
-def _quantile(edges: Any, curve: _Curve | None, share: float) -> float | None:
-    """Where a share of the values lies, on a straight line within its bin; None where the bin is not known.
+def quantile(edges: Any, curve: Curve | None, share: float) -> float | None:
+    """Find where a share of the values lies, on a straight line within its bin.
 
     It lies above every edge that fewer values than that are up to, and at or below the first that as many are.
+
+    Args:
+        edges: The bins' edges.
+        curve: How many values lie up to each; None where nothing is shown.
+        share: The share.
+
+    Returns:
+        The value; None where the bin is not known.
     """
     if curve is None or curve.most[-1] <= 0:
         return None

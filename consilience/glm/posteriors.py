@@ -20,6 +20,7 @@ from consilience.glm.derivatives import (
     differentiate,
     hessian,
     laplace,
+    pack,
     unpack,
     with_gauge,
     with_one,
@@ -30,6 +31,7 @@ from consilience.glm.regression import line_hessian, regress
 from consilience.glm.sums import Sums, summarise, targets
 from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task
+from consilience.tree import Tree
 
 
 def first_sums(task: Task, data: Data) -> Sums | Derivatives:
@@ -83,17 +85,28 @@ class Weighing(NamedTuple):
     lines: Tensor
 
 
-def weigh_rows(task: Task, data: Data, weights: Tensor | None) -> Weighing | None:
+def weigh_rows(task: Task, data: Data, message: Tree, whole: bool) -> Weighing | None:
     """Say how much each row counts in what `first_sums` or `differentiate_at` adds up.
 
     Args:
         task: A task whose model ends in a linear layer.
         data: The client's rows.
-        weights: Where derivatives are asked for, B [C, K]; None in the first round.
+        message: Where derivatives are asked for; () in the first round.
+        whole: Whether the whole Hessian is sent.
 
     Returns:
         The weights; None where all rows count alike.
     """
+    weights = None
+    if isinstance(message, Point):
+        weights = pack(message.params)
+    found = _weigh_rows(task, data, weights)
+    if found is None or whole:
+        return found
+    return found._replace(products=found.products[:, :0])  # sent without features
+
+
+def _weigh_rows(task: Task, data: Data, weights: Tensor | None) -> Weighing | None:
     phi = feature_map(task.model)(data.x)
     if isinstance(task.likelihood, Poisson):
         count, log_exposure = read_counts(data.y, phi.double())
@@ -106,7 +119,7 @@ def weigh_rows(task: Task, data: Data, weights: Tensor | None) -> Weighing | Non
         products, lines = weigh_at_risk(phi, data, weights)
         _, before = weigh_at_risk(phi, data, None)
         return Weighing(products.unsqueeze(1), torch.stack([before, lines], 1))
-    if weights is None:
+    if weights is None or classes_of(task) is None:
         return None
     p = log_softmax(with_one(phi, weights) @ weights.mT).exp()
     known = torch.cat([targets(data.y, len(weights)), p], 1)

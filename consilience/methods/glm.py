@@ -128,15 +128,7 @@ class GLM(Method):
         return Reply(sent, data.size, client.memory)
 
     def weighs(self, task: Task, message: Point | Last | tuple[()], data: Data) -> Weighing | None:
-        if self.privacy is not None or (classes_of(task) is None and not task.outcome):
-            return None
-        weights = None
-        if isinstance(message, Point):
-            weights = pack(message.params)
-        weighing = weigh_rows(task, data, weights)
-        if weighing is not None and not self.has_hessian(task):
-            weighing = weighing._replace(products=weighing.products[:, :0])  # sent without features
-        return weighing
+        return None if self.privacy else weigh_rows(task, data, message, self.has_hessian(task))
 
     def spends(self, round: int) -> float:
         return part_of(round == PRIVATE_ROUNDS)
@@ -149,9 +141,7 @@ class GLM(Method):
 
     def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
         if self.privacy is not None:
-            before = None
-            if isinstance(state.search, NoisyDerivatives):
-                before = state.search
+            before = state.search if isinstance(state.search, NoisyDerivatives) else None
             return GLMState(*aggregate_private(task, self.privacy, state.asked, before, replies))
         prior, _ = priors_of(task)
         alone = alone_of(replies) or state.alone

@@ -22,6 +22,7 @@ from consilience.study.calibration import kept_path
 from consilience.study.masking import book_path
 from consilience.study.protocol.members import Member, Study
 from consilience.study.recall import marks_path
+from consilience.study.table_one import kept_table
 
 STATE = "CONSILIENCE_STATE"  # names the folder of a site whose key lies where nothing can be written
 
@@ -89,6 +90,11 @@ class Home:
         return kept_path(self.study, self.member, self.folder)
 
     @property
+    def table(self) -> Path:
+        """Which table one was sent with noise."""
+        return kept_table(self.study, self.member, self.folder)
+
+    @property
     def served(self) -> Path:
         """The folder of a site that is connected."""
         return self.folder / f"{self.member.name}.site"
@@ -108,7 +114,7 @@ class Home:
                 write_budget(self.ledger, merge_budgets(read_budget(self.ledger), read_budget(ledger)))
         if _is_same(folder, self.folder):
             return
-        for own in (self.memory, marks_path(self.memory), self.book, self.counts):
+        for own in (self.memory, marks_path(self.memory), self.book, self.counts, self.table):
             old = folder / own.name
             if not old.exists() or not self._is_own(old):
                 continue

@@ -40,6 +40,7 @@ from consilience.study.files import open_file
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Inspection
 from consilience.study.protocol.members import Member, Study
+from consilience.study.protocol.promise import promised_in_all
 
 
 def secret_of(key: Ed25519PrivateKey) -> bytes:
@@ -261,7 +262,7 @@ class Door(NamedTuple):
 def _promised(agreement: Agreement) -> tuple[float, float] | None:
     """(ε, δ) of a study; None where it promises nothing."""
     if agreement.privacy is not None:
-        return agreement.epsilon, agreement.delta
+        return promised_in_all(agreement)
     stated = privacy_statement(agreement.build_method())
     if stated is None:
         return None

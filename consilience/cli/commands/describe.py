@@ -17,6 +17,7 @@ from consilience.cli.handed import columns, say, site_home, write_files
 from consilience.cli.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_
 from consilience.cli.screen import out
 from consilience.cli.study_options import Files_, Key_, Ledger_, SiteOut_, Study_, Table_
+from consilience.disk.locks import lock_file
 
 if TYPE_CHECKING:
     from consilience.biostatistics.table_one import TableOne
@@ -69,8 +70,12 @@ def describe_site(
     data, inspection = rows_of(study.agreement, table, one_class=True)
     path = out_ or Path(f"{home.member.name}.table")
     people = people_of(study.agreement, data, inspection, home.key)
-    door = Door(home.ledger_at(ledger), people, partial(write_files, path, what="For the coordinator"))
-    table_file(study, home.member, home.key, inspection, door)
+    leave = partial(write_files, path, what="For the coordinator")
+    keep = partial(write_files, home.table, what="Stays here, so that noise is not drawn again")
+    with lock_file(home.table):
+        table_file(
+            study, home.member, home.key, inspection, Door(home.ledger_at(ledger), people, leave, keep), home.table
+        )
     say(f"`consilience site show {path} --all` shows everything that leaves.")
 
 

@@ -103,7 +103,8 @@ def _orthonormal(rows_of: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -
     assert triangle is not None
     _, sizes, directions = torch.linalg.svd(triangle, full_matrices=False)
     kept = sizes > NOTHING * sizes[0]
-    return directions[kept].T / sizes[kept]
+    basis: Tensor = directions[kept].T / sizes[kept]
+    return basis
 
 
 def _starts(q: Tensor, basis: Tensor, few: int) -> Tensor:

@@ -107,6 +107,7 @@ class Agreement:
         delta: Its δ.
         noise_added: Where: `site`, all of it at each; `once`, shares of it, under secure sums.
         honest_sites: Under `once`, how many sites are relied on to add their share.
+        table_epsilon: ε of table one beside `epsilon`, at the same δ: sums with noise; 0: none is sent.
         imputations: How many times a site draws its gaps, where a column says so.
         patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
         evaluation: Whether a site may send a model's calibration on its test rows, in merged counts.
@@ -161,6 +162,9 @@ class Agreement:
     honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
     imputations: int = optional(20, "rows", "times that a site draws its gaps in columns with missing = impute")
     patient: str = optional("", "privacy", "column that says whose a row is: patients are protected, not single rows")
+    table_epsilon: float = optional(
+        0.0, "privacy", "of table one, beside epsilon: counts and means with noise; 0: none"
+    )
     evaluation: bool = optional(
         False,
         "leaving",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -10,6 +11,7 @@ from consilience.errors import InputError
 from consilience.methods import METHODS
 from consilience.methods.claims import check_private, check_releases, privacy_statement
 from consilience.models.maps import bound_features
+from consilience.privacy.dp.accountant import epsilon_of
 from consilience.privacy.dp.mechanisms import Privacy
 
 if TYPE_CHECKING:
@@ -31,6 +33,36 @@ def promise_of(agreement: Agreement) -> Privacy | None:
     if agreement.patient:
         unit = "patient"
     return Privacy(agreement.epsilon, agreement.delta, unit, agreement.noise_added, agreement.honest_sites)
+
+
+def table_promise(agreement: Agreement) -> Privacy | None:
+    """Find what is promised about a row or a patient in table one, which every site adds all of the noise to.
+
+    Args:
+        agreement: The study's agreement.
+
+    Returns:
+        The promise; None where no table one with noise was agreed on.
+    """
+    if not agreement.table_epsilon:
+        return None
+    unit = "row"
+    if agreement.patient:
+        unit = "patient"
+    return Privacy(agreement.table_epsilon, agreement.delta, unit)
+
+
+def promised_in_all(agreement: Agreement) -> tuple[float, float]:
+    """Find (ε, δ) of everything that a site may send in a study with a promise: what has noise composes exactly.
+
+    Args:
+        agreement: The study's agreement, with a promise.
+    """
+    own, table = promise_of(agreement), table_promise(agreement)
+    assert own is not None
+    if table is None:
+        return own.epsilon, own.delta
+    return epsilon_of(own.delta, math.hypot(own.mu, table.mu)), own.delta
 
 
 def promise_settings(agreement: Agreement) -> tuple[str, ...]:
@@ -80,6 +112,10 @@ def describe_promise(agreement: Agreement) -> dict[str, Any]:
             return {}
         return {"privacy": {**trained, "simulated": False}}
     parts = ["how many rows a site commits to when it joins, and that it takes part"]
+    table = table_promise(agreement)
+    if table is not None:
+        both, _ = promised_in_all(agreement)
+        parts.append(f"table one, which has an ε of its own of {table.epsilon:g}: ε = {both:.3g} with both")
     return {"privacy": promise.describe(simulated=False, not_covered=parts)}
 
 
@@ -95,11 +131,20 @@ def check_promise(agreement: Agreement) -> None:
     """
     promise = promise_of(agreement)
     if promise is None:
-        if agreement.delta or agreement.noise_added != "site" or agreement.honest_sites or agreement.patient:
+        if (
+            agreement.delta
+            or agreement.noise_added != "site"
+            or agreement.honest_sites
+            or agreement.patient
+            or agreement.table_epsilon
+        ):
             raise InputError("What stands under [privacy] belongs to epsilon: write epsilon there too.")
         return
     check_private(METHODS[agreement.method])
     promise.check()
+    table = table_promise(agreement)
+    if table is not None:
+        table.check()
     check_releases(METHODS[agreement.method](), agreement.rounds)
     if agreement.scaling != "agreed":
         raise InputError(
