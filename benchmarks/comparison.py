@@ -11,7 +11,7 @@ from consilience.benchmark.plan import Plan
 from consilience.benchmark.running import compare_plan
 from consilience.benchmark.summary import Comparison
 from consilience.runs.engines.workers import cores
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
 
 TITLE = "A comparison on all cores"
 ROWS = (
@@ -29,7 +29,7 @@ def scores(comparison: Comparison) -> list[Any]:
 
 def measure(options: Namespace) -> dict[str, Any]:
     count = max(2, round(SEEDS * min(options.scale * 10, 1)))
-    recipe = Recipe(data="moons", model="linear", sites=3)
+    recipe = Problem("moons", model="linear", sites=3)
     plan = Plan(ROWS, recipe, seeds=tuple(range(count)), common=SHORT, bounds=False)
     taken = {}
     found = {}

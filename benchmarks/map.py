@@ -109,7 +109,10 @@ def compare_once() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         co.compare(
-            ["fedavg", "mixture"], data="moons", model="linear", sites=3, out=f"{folder}/comparison", bounds=False
+            ["fedavg", "mixture"],
+            co.Problem("moons", model="linear", sites=3),
+            out=f"{folder}/comparison",
+            bounds=False,
         )
 
 

@@ -79,6 +79,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when 
     from consilience.runs.conformal import conformal
     from consilience.runs.engines.participation import Participation
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
+    from consilience.runs.problem import Problem
     from consilience.runs.result import Result
     from consilience.runs.run import Compute, load, run
     from consilience.task import Task, classification, counts, regression, survival
@@ -89,7 +90,7 @@ __all__ = [
     "EvidenceTuned", "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA",
     "FedProx", "FedYogi", "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical",
     "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL",
-    "Participation", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging",
+    "Participation", "Problem", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging",
     "__version__", "aggregation", "classification", "compare", "conformal", "counts", "cross_conformal", "data",
     "datasets", "distributions", "engines", "from_arrays", "from_csv", "glm", "inference", "key", "load",
     "messages", "method", "methods", "metrics", "models", "prediction_sets", "recommend", "regression", "run",

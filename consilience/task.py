@@ -46,6 +46,7 @@ __all__ = [
     "smooth", "survival",
 ]  # fmt: skip
 
+NUMBERS = (GaussianNoise, Heteroscedastic, Poisson, Cox)  # whose targets are no classes
 CHUNK = 8192  # inputs predicted at a time
 IMAGES = 512  # the same where every input has many numbers, and more after a convolution
 TOGETHER = 2**20  # numbers in the widest layer of all members: where more, products are large one by one
@@ -345,9 +346,7 @@ class Task:
         params = self.prior.draw(Key(0), PRIOR_DRAWS, self.weights(self.like))
         for name in self.statistics:
             params[name] = self.like[name].expand(PRIOR_DRAWS, *self.like[name].shape)
-        p = self.predictive(Samples(params))(x)
-        assert isinstance(p, Normal)
-        return p
+        return self.predictive(Samples(params))(x)
 
     def check(self, data: Data, classes: int | None) -> None:
         """Refuse a network that does not fit the rows, or hides randomness or running statistics.
@@ -360,10 +359,9 @@ class Task:
             InputError: If the network cannot be used with these rows.
         """
         refuse_uncontrolled(self.model)
-        regresses = not isinstance(self.likelihood, Softmax)
-        if classes is None and not regresses:
+        if classes is None and isinstance(self.likelihood, Softmax):
             raise InputError("These rows are a regression problem: build the task with `co.regression(model)`.")
-        if classes is not None and regresses:
+        if classes is not None and isinstance(self.likelihood, NUMBERS):  # one of somebody's own says it in its check
             raise InputError("These rows are a classification problem: build the task with `co.classification(model)`.")
         try:
             with torch.no_grad():

@@ -162,7 +162,7 @@ def _calibration(report: Json) -> list[Json] | None:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Described:
     """What the rows of one split and seed have in common.
 
     Attributes:
@@ -190,7 +190,7 @@ class Problem:
     fingerprint: str
 
     @staticmethod
-    def of(task: Task, sites: Sites) -> Problem:
+    def of(task: Task, sites: Sites) -> Described:
         """Describe a problem.
 
         Args:
@@ -206,7 +206,7 @@ class Problem:
         class_names = None
         if sites.class_names:
             class_names = list(sites.class_names)
-        return Problem(
+        return Described(
             data=sites.name,
             split=sites.split,
             sites=len(sites),
@@ -220,7 +220,7 @@ class Problem:
         )
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Problem:
+    def from_json(value: Mapping[str, Any]) -> Described:
         """Read what `to_json` wrote.
 
         Args:
@@ -232,8 +232,8 @@ class Problem:
         Raises:
             InputError: A value is missing or of another type.
         """
-        known = {f.name for f in dataclasses.fields(Problem)}
-        return restore_fields(Problem, {key: entry for key, entry in value.items() if key in known})
+        known = {f.name for f in dataclasses.fields(Described)}
+        return restore_fields(Described, {key: entry for key, entry in value.items() if key in known})
 
     def to_json(self) -> Json:
         """Write the problem as JSON."""

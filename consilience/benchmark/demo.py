@@ -15,11 +15,10 @@ from consilience.data.sites import Sites
 from consilience.errors import Diverged
 from consilience.metrics.baselines import lines_to_beat
 from consilience.report.schema.wording import percent
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
 from consilience.runs.store import FORMAT
 
 HERE = resources.files("consilience.benchmark")
-RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)
 KEYS = (
     *("name", "method", "needs", "rounds", "metrics", "intervals", "tempered", "reliability", "seconds"),
     *("up_bytes", "down_bytes", "settings", "curve", "own_rows", "models", "newcomer"),
@@ -41,9 +40,9 @@ def demo(seed: int = 0) -> Json:
     started = time.perf_counter()
     lines = json.loads((HERE / "demo.json").read_text())  # a row's word, its name, and perhaps its features
     cells = {}
+    problem = Problem("digits", sites=5, split="dirichlet:0.1", calibration=30)
     for features in dict.fromkeys((*line, None)[2] for line in lines):
-        recipe = dataclasses.replace(RECIPE, seed=seed).choose_network(None, features, ())
-        task, sites = recipe.build_problem()
+        task, sites = dataclasses.replace(problem, features=features).build(seed)
         rows = [row(line[0])._replace(name=line[1]) for line in lines if (*line, None)[2] == features]
         for outcome in outcomes(rows, task, sites, seed):
             if outcome.result is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.benchmark.rows import Row, assignments, fields, has, method_row, parse_word, read_settings, row
+from consilience.data.splits.split import Split
 from consilience.data.splits.text import parse
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, Needs, name, needs
@@ -19,7 +20,8 @@ from consilience.report.schema.wording import bound_name
 from consilience.runs.bounds import bounds_of, inference_of, trained
 from consilience.runs.device import on
 from consilience.runs.engines.participation import Participation
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
+from consilience.runs.recipe import protect
 from consilience.runs.store import FORMAT
 from consilience.serialisation.settings import describe
 
@@ -30,7 +32,7 @@ class Plan:
 
     Attributes:
         words: The rows: a method in words, as `fedavg[rounds=10]`, or a method object.
-        recipe: The problem; its split and seed are replaced by those below.
+        problem: The problem; its split is replaced by those below.
         splits: The splits, a table each; None is the data's usual one.
         seeds: The seeds, each with its own split, start and draws.
         rounds: The rounds of methods that have many; what is usual for each if None.
@@ -44,8 +46,8 @@ class Plan:
     """
 
     words: tuple[str | Method, ...]
-    recipe: Recipe = Recipe()
-    splits: tuple[str | None, ...] = (None,)
+    problem: Problem
+    splits: tuple[str | Split | None, ...] = (None,)
     seeds: tuple[int, ...] = (0,)
     rounds: int | None = None
     engine: str = "auto"
@@ -56,23 +58,25 @@ class Plan:
     device: str = "cpu"
     usual: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
-    def choose_network(self, model: str | None, features: str | None) -> Plan:
+    def settle(self) -> Plan:
         """Choose the feature map and the network on it for all rows, where nobody named them.
 
-        Args:
-            model: The network, or None.
-            features: The feature map, or None.
-
         Returns:
-            The plan with both, as `Recipe.choose_network` chooses them.
+            The plan with both, as `Problem.settle` chooses them.
 
         Raises:
             InputError: A row, a setting or a preset is unknown, or two rows are the same.
         """
         methods = [row.method for rows in self.check().values() for row in rows]
-        recipe = self.recipe.choose_network(model, features, methods)
-        usual = {name(method): recipe.usual_settings(method, self.common) for method in methods if method.on_linear}
-        return dataclasses.replace(self, recipe=recipe, usual=usual)
+        first = dataclasses.replace(self.problem, split=self.splits[0])  # whose rows are then read already
+        chosen = first.settle(methods, self.seeds[0])
+        usual = {
+            name(method): chosen.usual_settings(method, self.common, self.seeds[0])
+            for method in methods
+            if method.on_linear
+        }
+        problem = dataclasses.replace(self.problem, model=chosen.model, features=chosen.features)
+        return dataclasses.replace(self, problem=problem, usual=usual)
 
     def protect(self, settings: Sequence[str]) -> Plan:
         """Ask for differential privacy of every row that is not a bound.
@@ -92,10 +96,10 @@ class Plan:
             for r in rows:
                 if not r.method.bound:
                     check_private(r.method)
-        recipe = self.recipe.protect(settings)
-        return dataclasses.replace(self, recipe=recipe, common=(*self.common, *recipe.settings), usual={})
+        protected, problem = protect(self.problem, settings, self.seeds[0])
+        return dataclasses.replace(self, problem=problem, common=(*self.common, *protected), usual={})
 
-    def rows(self, split: str | None) -> list[Row]:
+    def rows(self, split: str | Split | None) -> list[Row]:
         """Build the rows with their settings.
 
         Args:
@@ -111,7 +115,7 @@ class Plan:
             raise InputError("Say what to compare: name at least one method, for example beta, mixture and fedavg.")
         tuned: dict[str, dict[str, Any]] = {}
         if self.settings:
-            tuned = read_settings(str(self.settings), self.recipe.data, split)
+            tuned = read_settings(str(self.settings), self.problem.name, split)
         common = assignments(self.common)
         rows = [self._row(word, tuned, common) for word in self.words]
         bounds = self._bounds(rows, tuned, common)
@@ -137,8 +141,8 @@ class Plan:
         """The bounds of the row that they follow, as in a run of it; none where all rows are bounds."""
         methods = [r for r in rows if not r.method.bound]
         leader = _leader(methods or rows)
-        times = self.recipe.predicts_times
-        usual = bounds_of(leader.method, leader.rounds, 2, bool(self.recipe.calibration), by_rows=not times)
+        times = self.problem.predicts_times
+        usual = bounds_of(leader.method, leader.rounds, 2, self.problem.labelled, by_rows=not times)
         follows = times or (methods and inference_of(leader.method) is not None)
         made = {}
         for bound, method in usual.items():
@@ -151,7 +155,7 @@ class Plan:
             made[bound] = made[bound]._replace(name=title)
         return made
 
-    def check(self) -> dict[str | None, list[Row]]:
+    def check(self) -> dict[str | Split | None, list[Row]]:
         """Refuse what can be refused before any data are read.
 
         Returns:
@@ -160,22 +164,24 @@ class Plan:
         Raises:
             InputError: A split or a row is unknown or named twice, or no row is held out.
         """
-        if not self.recipe.test:
+        if not self.problem.holds_out:
             raise InputError("A comparison scores rows that are held out: give test above 0, for example 0.2.")
         for split in self.splits:
-            parse(split or "iid")
+            if isinstance(split, str):
+                parse(split)
         if len(set(self.splits)) < len(self.splits):
             raise InputError("A split is named twice; give each once.")
         return {split: self.rows(split) for split in self.splits}
 
     def to_json(self) -> dict[str, Any]:
         """Describe all that decides the numbers: what plan.json holds."""
-        recipe = self.recipe.to_json()
-        for key in ("method", "settings", "split", "seed"):
-            del recipe[key]
+        recipe = self.problem.to_json()
+        del recipe["split"]
         tables = []
         for split, rows in self.check().items():
-            tables.append({"split": split, "rows": [[r.word, r.rounds, describe(r.method)] for r in rows]})
+            tables.append(
+                {"split": split and str(split), "rows": [[r.word, r.rounds, describe(r.method)] for r in rows]}
+            )
         value = {
             "format": FORMAT,
             "recipe": recipe,

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from consilience.data.splits.split import Split
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, name, usual_rounds
 from consilience.methods import METHODS, known_method
@@ -22,6 +23,7 @@ from consilience.runs.provenance import citation
 from consilience.serialisation.settings import configure
 
 Settings: TypeAlias = Mapping[str, Any]  # field.path → value, of one method
+AnySettings: TypeAlias = str | Path | Settings | Sequence[str | Path | Settings] | None
 PRESETS = resources.files("consilience.benchmark") / "presets"
 
 
@@ -230,7 +232,31 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def read_settings(source: str, data: str, split: str | None) -> dict[str, dict[str, Any]]:
+def read_layers(settings: AnySettings) -> tuple[str | Path | None, tuple[str, ...]]:
+    """Read settings for many rows in any form.
+
+    Args:
+        settings: A settings file or a preset's name, path → value for every row, or both in a list.
+
+    Returns:
+        The file or preset, or None; and what is set for every row, as `field=value`.
+
+    Raises:
+        InputError: Two files or presets are named.
+    """
+    parts: Sequence[str | Path | Settings] = ()
+    if isinstance(settings, str | Path | Mapping):
+        parts = (settings,)
+    elif settings is not None:
+        parts = settings
+    sources = [part for part in parts if not isinstance(part, Mapping)]
+    if len(sources) > 1:
+        raise InputError(f"settings names {' and '.join(map(str, sources))}: name one file or preset.")
+    common = [item for part in parts if isinstance(part, Mapping) for item in part.items()]
+    return next(iter(sources), None), tuple(f"{path}={as_text(value)}" for path, value in common)
+
+
+def read_settings(source: str, data: str, split: str | Split | None) -> dict[str, dict[str, Any]]:
     """Read the settings of several methods.
 
     Args:
@@ -270,12 +296,12 @@ def _read_source(source: str) -> Any:
         raise InputError(f"{source} cannot be read as JSON: {error}.") from error
 
 
-def _for_data(source: str, tables: Mapping[str, Any], data: str, split: str | None) -> Any:
+def _for_data(source: str, tables: Mapping[str, Any], data: str, split: str | Split | None) -> Any:
     """The part of a preset for a data set and a split: homogeneous, heterogeneous or any."""
     dataset = data.partition("@")[0]
     if dataset not in tables:
         raise InputError(f"The preset {source} holds nothing for {dataset}; it knows {', '.join(tables)}.")
-    kind, _, number = (split or "").partition("@")[0].partition(":")
+    kind, _, number = str(split or "").partition("@")[0].partition(":")
     table = tables[dataset]
     if table.get("any"):
         return table["any"]

@@ -12,18 +12,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from consilience.benchmark.cells import Cell, Json, Problem, claim
+from consilience.benchmark.cells import Cell, Described, Json, claim
 from consilience.benchmark.export import write_comparison
 from consilience.benchmark.outcomes import outcomes
 from consilience.benchmark.plan import Plan, parse_seeds, slug
-from consilience.benchmark.rows import Row, as_text
+from consilience.benchmark.rows import AnySettings, Row, read_layers
 from consilience.benchmark.summary import Cells, Comparison, summarise_part, title
-from consilience.data import datasets
-from consilience.data.reading import Reading
 from consilience.data.sites import Sites
-from consilience.data.tables import is_tables, merge_reading
+from consilience.data.splits.split import Split
 from consilience.disk.locks import locking
 from consilience.errors import InputError, refuse_damage, unknown_name
 from consilience.inference.fast.shared import share_training
@@ -38,54 +36,37 @@ from consilience.runs.engines import choose_engine
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.participation import check as check_participation
 from consilience.runs.engines.participation import participation as as_participation
-from consilience.runs.engines.processes import run_in_processes
+from consilience.runs.engines.processes import check_sendable, run_in_processes
+from consilience.runs.problem import Problem
 from consilience.runs.provenance import check
-from consilience.runs.recipe import Recipe
+from consilience.runs.run import Compute
 from consilience.runs.store import FORMAT, Store
 from consilience.task import Task
+
+AnySplit: TypeAlias = str | Split | None  # of a table; None is the data's usual one
 
 
 def compare(
     methods: Iterable[str | Method] | str | Method,
+    problem: Problem,
     *,
-    data: str = "digits",
-    target: str | None = None,
-    task: str | None = None,
-    time: str | None = None,
-    event: str | None = None,
-    exposure: str | None = None,
-    horizon: float | None = None,
-    sites: int | None = None,
-    split: str | Sequence[str] | None = None,
     seeds: int | str | Iterable[int] = 0,
-    model: str | None = None,
-    features: str | None = None,
-    prior_var: float | None = None,
     rounds: int | None = None,
-    engine: str = "auto",
-    calibration: int = 30,
-    inputs: float | str = 0,
-    validation: float = 0.0,
-    common: Mapping[str, Any] | None = None,
-    settings: str | Path | None = None,
+    settings: AnySettings = None,
     reference: str | None = None,
     bounds: bool = True,
     participation: float | Participation | None = None,
+    engine: str | Compute = "auto",
     out: str | Path | None = None,
-    data_dir: str | None = None,
-    device: str = "cpu",
-    test: float = 0.2,
-    columns: str | Path | None = None,
     on_round: OnRound | None = None,
-    workers: int = 1,
 ) -> Comparison:
-    """Run several methods on the same splits and seeds.
+    """Run several methods on the same problem, splits and seeds.
 
     Example:
         >>> import consilience as co
-        >>> from consilience.benchmark import compare
+        >>> problem = co.Problem("moons", model="linear", sites=3)
         >>> rows = ["mixture", "fedavg[rounds=2]", co.BCM()]
-        >>> comparison = compare(rows, data="moons", model="linear", sites=3, bounds=False)
+        >>> comparison = co.compare(rows, problem, seeds=range(2), bounds=False)
         >>> [row.row for row in comparison.rows]
         ['mixture', 'fedavg[rounds=2]', 'bcm']
 
@@ -94,38 +75,18 @@ def compare(
     Args:
         methods: The rows: a method's name, with settings in brackets or without, or a method object, which keeps its
             settings whatever is set for other rows.
-        data: A data set's name, or a pattern of CSV files, one a site.
-        target: The column to predict, for CSV files.
-        task: What it is read as: `classification`, `regression` or `counts`.
-        time: The column of times to an event, for survival; with `event`, in place of a target.
-        event: The column that says whether the event was seen.
-        exposure: For counts, the column of how long or how many were exposed.
-        horizon: For survival, the time at which predicted risks are held against what was seen.
-        sites: How many; 5, or as many as the data name, if None.
-        split: How the rows are spread over the sites, or several ways, for a table each.
-        seeds: One, several, or a text such as `0-9`; each has its own split, start and draws.
-        model: The network, in words; `mlp`, or `linear` on features, if None.
-        features: The feature map under the network: a name, as `conv:512`, or a run's folder. If None and no network
-            is named either, what is usual for the rows where a method needs fixed features; else none.
-        prior_var: The variance of every weight under the prior, N(0, prior_var); 1 if None.
+        problem: What is to be learned from which rows; with several splits, a table each.
+        seeds: One, several, or a text such as `0-9`; each has its own split, start and draws. Fixed `Sites` are one
+            split, which all seeds share.
         rounds: The rounds of methods that have many; what is usual for each if None.
-        engine: Where the sites' work runs.
-        calibration: Labelled rows that the server has.
-        inputs: Unlabelled rows that the server has: how many, a share below 1, or another data set.
-        validation: The share of training rows left out, as when tuning.
-        common: Path → value, for every row in words that has the field.
-        settings: A file that `tune` wrote, or a preset's name.
+        settings: A file that `tune` wrote, or a preset's name; path → value, for every row in words that has the
+            field; or both in a list.
         reference: The row that the others are paired with; the first that is not a bound if None.
         bounds: Whether to add each site alone, the server alone and pooled data.
         participation: How many sites, or which fraction, are asked a round; a `Participation` says more.
+        engine: Where the sites' work runs; a `Compute` also says on which device, and how many seeds at a time.
         out: A folder to keep everything in; the same call continues what is there. A temporary one if None.
-        data_dir: Where data sets are kept.
-        device: Where sites and server compute.
-        test: The share of rows held out for testing.
-        columns: A columns.toml that says how CSV files are read.
         on_round: Is called with a `RoundEvent` after every round of every run.
-        workers: How many seeds run at a time, each in a process of its own with its part of the cores. With several, a
-            script calls this below `if __name__ == "__main__":`, and nobody can be told of rounds.
 
     Returns:
         The comparison: `rows`, `to_json()`, `to_frame()`, and the table as `str()`.
@@ -133,55 +94,72 @@ def compare(
     Raises:
         InputError: A method, setting, split or data set is unknown, or `out` holds something else.
     """
-    if workers > 1 and on_round is not None:
-        raise InputError("Rounds in other processes are told to nobody here: leave out `on_round`, or `workers`.")
-    reading, named = merge_reading(Reading(), columns)
-    recipe = Recipe(
-        data=data,
-        target=target or named,
-        reading=reading.to_text(),
-        test=test,
-        task=task,
-        time=time,
-        event=event,
-        exposure=exposure,
-        horizon=horizon,
-        sites=sites,
-        calibration=calibration,
-        inputs=inputs,
-        validation=validation,
-        data_dir=data_dir,
-        prior_var=prior_var,
-    )
     if isinstance(methods, (str, Method)):
         methods = (methods,)
+    compute = for_many(engine)
+    if compute.workers > 1 and on_round is not None:
+        raise InputError("Rounds in other processes are told to nobody here: leave out `on_round`, or `workers`.")
+    source, common = read_layers(settings)
     plan = Plan(
         tuple(methods),
-        recipe,
-        splits=_as_splits(split),
+        as_problem(problem),
+        splits=problem.splits,
         seeds=as_seeds(seeds),
         rounds=rounds,
-        engine=engine,
-        common=tuple(f"{path}={as_text(value)}" for path, value in (common or {}).items()),
-        settings=settings,
+        engine=str(compute.engine),
+        common=common,
+        settings=source,
         bounds=bounds,
         participation=as_participation(participation),
-        device=device,
-    ).choose_network(model, features)
+        device=compute.device,
+    ).settle()
+    if compute.workers > 1:
+        check_sendable(plan, "this problem")
     with observing(on_round):
         if out is not None:
-            comparison = compare_plan(plan, out, reference, workers=workers)
+            comparison = compare_plan(plan, out, reference, workers=compute.workers)
             write_comparison(comparison, out)
             return comparison
         with tempfile.TemporaryDirectory() as folder:
-            return compare_plan(plan, folder, reference, workers=workers)
+            return compare_plan(plan, folder, reference, workers=compute.workers)
 
 
-def _as_splits(split: str | Sequence[str] | None) -> tuple[str | None, ...]:
-    """The splits of a comparison, in any form."""
-    if split is None or isinstance(split, str):
-        return (split,)
-    return tuple(split)
+def as_problem(problem: Any) -> Problem:
+    """Refuse what is not a problem.
+
+    Args:
+        problem: What somebody passed.
+
+    Returns:
+        The problem.
+
+    Raises:
+        InputError: It is something else; the sentence says how to make one.
+    """
+    if not isinstance(problem, Problem):
+        kind = type(problem).__name__
+        raise InputError(f"problem= is a {kind}: pass co.Problem('moons'), or co.Problem(sites=sites, task=task).")
+    return problem
+
+
+def for_many(engine: str | Compute) -> Compute:
+    """Read where the sites' work of many runs is done.
+
+    Args:
+        engine: An engine's name, or a `Compute`.
+
+    Returns:
+        The `Compute`.
+
+    Raises:
+        InputError: It sets what many runs cannot have alike.
+    """
+    compute = engine if isinstance(engine, Compute) else Compute(engine)
+    if not isinstance(compute.engine, str):
+        raise InputError("An engine of your own is for one run: name an engine, for example 'sequential'.")
+    if compute.threads is not None or compute.compiled is not None:
+        raise InputError("threads and compiled are chosen for each of many runs by its network: leave them out.")
+    return compute
 
 
 def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
@@ -232,20 +210,20 @@ def compare_plan(
         reference = _known_reference(reference, [r.word for table in rows.values() for r in table])
     resumed = (store.folder / "cells").exists()
     claim(store, "plan.json", plan.to_json(), "comparison", "cells")
-    progress = _Progress(plan, rows, reference, _has_fixed_test(plan.recipe))
+    progress = _Progress(plan, rows, reference, _first(plan).has_fixed_test)
     if resumed:  # cells of versions without checksums may hold anything
         damage = f"A file in {store.folder / 'cells'} is damaged: delete that folder, and its rows are run again."
         progress.reading = lambda: refuse_damage(damage)
     if workers > 1:
         for split, seed in _run_missing(plan, rows, store, workers):
-            for problem, cells, baselines in _fill(_recipe(plan, split, seed), rows[split], plan, store):
+            for problem, cells, baselines in _fill(plan, split, seed, rows[split], store):
                 progress.add(split, seed, problem, cells, baselines)
             if on_row is not None:
                 on_row(progress.summarise())
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             with remember_values(), share_training():  # rows that share replies predict with the same models
-                for problem, cells, baselines in _fill(_recipe(plan, split, seed), rows[split], plan, store):
+                for problem, cells, baselines in _fill(plan, split, seed, rows[split], store):
                     progress.add(split, seed, problem, cells, baselines)
                     if on_row is not None and cells and workers == 1:
                         on_row(progress.summarise())
@@ -253,13 +231,13 @@ def compare_plan(
 
 
 def _run_missing(
-    plan: Plan, rows: Mapping[str | None, Sequence[Row]], store: Store, workers: int
-) -> Iterator[tuple[str | None, int]]:
+    plan: Plan, rows: Mapping[AnySplit, Sequence[Row]], store: Store, workers: int
+) -> Iterator[tuple[AnySplit, int]]:
     """The splits and seeds that a folder did not have whole, as they are finished by other processes."""
     every = [(split, seed) for split in plan.splits for seed in plan.seeds]
     jobs = []
     for split, seed in every:
-        place = _place(_recipe(plan, split, seed))
+        place = _place(split, seed)
         if any(not (store.folder / f"{place}/{slug(r.word)}.json").exists() for r in rows[split]):
             jobs.append((plan, split, seed, store.folder))
     finished = run_in_processes(_run_seed, jobs, workers)
@@ -269,41 +247,41 @@ def _run_missing(
     next(finished, None)  # the processes end
 
 
-def _run_seed(plan: Plan, split: str | None, seed: int, folder: Path) -> None:
+def _run_seed(plan: Plan, split: AnySplit, seed: int, folder: Path) -> None:
     """In a process of its own: what is missing of a split and seed, each row written as soon as it exists."""
     if any_plugins():
         register_plugins()
     with remember_values(), share_training():
-        for _ in _fill(_recipe(plan, split, seed), plan.rows(split), plan, Store(folder)):
+        for _ in _fill(plan, split, seed, plan.rows(split), Store(folder)):
             pass
 
 
-def _recipe(plan: Plan, split: str | None, seed: int) -> Recipe:
-    """The problem of one split and seed."""
-    return dataclasses.replace(plan.recipe, split=split, seed=seed)
+def _first(plan: Plan) -> Problem:
+    """The problem with the first split."""
+    return dataclasses.replace(plan.problem, split=plan.splits[0])
 
 
-def _place(recipe: Recipe) -> str:
+def _place(split: AnySplit, seed: int) -> str:
     """Where the cells of one split and seed are."""
-    return f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
+    return f"cells/{slug(str(split or 'default'))}/{seed}"
 
 
 class _Progress:
     """The cells that exist so far, and the comparison they make."""
 
     def __init__(
-        self, plan: Plan, rows: Mapping[str | None, Sequence[Row]], reference: str | None, fixed_test: bool
+        self, plan: Plan, rows: Mapping[AnySplit, Sequence[Row]], reference: str | None, fixed_test: bool
     ) -> None:
         self.plan = plan
         self.rows = rows
         self.reference = reference
         self.fixed_test = fixed_test
-        self.cells: dict[str | None, dict[int, Cells]] = {split: {} for split in plan.splits}
-        self.problems: dict[str | None, dict[int, Problem]] = {split: {} for split in plan.splits}
-        self.baselines: dict[str | None, dict[int, Json]] = {split: {} for split in plan.splits}
+        self.cells: dict[AnySplit, dict[int, Cells]] = {split: {} for split in plan.splits}
+        self.problems: dict[AnySplit, dict[int, Described]] = {split: {} for split in plan.splits}
+        self.baselines: dict[AnySplit, dict[int, Json]] = {split: {} for split in plan.splits}
         self.reading: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def add(self, split: str | None, seed: int, problem: Problem, cells: Cells, baselines: Json) -> None:
+    def add(self, split: AnySplit, seed: int, problem: Described, cells: Cells, baselines: Json) -> None:
         self.baselines[split][seed] = baselines
         self.cells[split][seed] = cells
         self.problems[split][seed] = problem
@@ -321,9 +299,10 @@ class _Progress:
                     parts.append(summarise_part(rows, cells, problems, self.reference, self.fixed_test, lines))
         return Comparison(
             title=title(self.rows[self.plan.splits[0]], parts[0].problem.data),
-            model=self.plan.recipe.network,
+            model=self.plan.problem.network,
             seeds=self.plan.seeds,
             fixed_test_set=self.fixed_test,
+            fixed_split=not self.plan.problem.redraws,
             parts=tuple(parts),
         )
 
@@ -336,30 +315,25 @@ def _known_reference(reference: str, known: Sequence[str]) -> str:
     return word
 
 
-def _has_fixed_test(recipe: Recipe) -> bool:
-    """Whether the data come with test rows of their own, the same for all seeds."""
-    if is_tables(recipe.data):
-        return False
-    return datasets.load(recipe.data, recipe.data_dir).x_test is not None
-
-
-def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iterator[tuple[Problem, Cells, Json]]:
+def _fill(
+    plan: Plan, split: AnySplit, seed: int, rows: Sequence[Row], store: Store
+) -> Iterator[tuple[Described, Cells, Json]]:
     """The cells of one split and seed as they come to exist, those of an earlier start first; with the lines to beat.
 
     A folder that an older version finished has no such lines.
     """
-    place = _place(recipe)
+    place = _place(split, seed)
     files = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
     cells = {word: _read_cell(store, file, word) for word, file in files.items() if (store.folder / file).exists()}
     lines: Json = {}
-    lines_file = f"baselines/{slug(recipe.split or 'default')}/{recipe.seed}.json"
+    lines_file = f"baselines/{slug(str(split or 'default'))}/{seed}.json"
     if (store.folder / lines_file).exists():
         lines = store.read_json(lines_file)["baselines"]
     if len(cells) == len(rows):
-        yield Problem.from_json(store.read_json(f"{place}/problem.json")), cells, lines
+        yield Described.from_json(store.read_json(f"{place}/problem.json")), cells, lines
         return
-    task, sites = recipe.build_problem()
-    problem = Problem.of(task, sites)
+    task, sites = dataclasses.replace(plan.problem, split=split).build(seed)
+    problem = Described.of(task, sites)
     _check(plan, rows, task, sites)
     claim(store, f"{place}/problem.json", problem.to_json(), "comparison, on other rows", place)
     if not lines:
@@ -367,7 +341,7 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
         lines = store.read_json(lines_file)["baselines"]
     yield problem, cells, lines
     missing = [r for r in rows if r.word not in cells]
-    for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation, plan.device):
+    for outcome in outcomes(missing, task, sites, seed, plan.engine, plan.participation, plan.device):
         file = files[outcome.row.word]
         store.write_checked(file, Cell.from_outcome(outcome).to_json())
         cells = {**cells, outcome.row.word: _read_cell(store, file, outcome.row.word)}  # as a resumed comparison does

@@ -26,6 +26,7 @@ from consilience.method import name as method_name
 from consilience.metrics.scores import BETTER
 from consilience.progress import track
 from consilience.runs.device import on
+from consilience.runs.problem import Problem
 from consilience.runs.provenance import check
 from consilience.runs.recipe import Recipe
 from consilience.runs.run import Compute, run
@@ -61,7 +62,7 @@ class Search:
     Attributes:
         word: The method, as in `compare`: settings in its brackets stay as they are. Or a method object, whose
             settings stay as they are but for those in the grid.
-        recipe: The problem, with validation rows; its seed is replaced by those below.
+        problem: The problem, with validation rows.
         seeds: Every point is tried on each.
         grid: `papers` for the papers' own, a JSON file, or one or several mappings from paths to values.
         budget: How many points, drawn from the grid without replacement.
@@ -73,7 +74,7 @@ class Search:
     """
 
     word: str | Method
-    recipe: Recipe = Recipe(validation=0.2)
+    problem: Problem
     seeds: tuple[int, ...] = (0,)
     grid: str | Grid | Sequence[Grid] = "papers"
     budget: int = 20
@@ -90,21 +91,16 @@ class Search:
             return method_name(self.word)
         return parse_word(self.word)[0]
 
-    def choose_network(self, model: str | None, features: str | None) -> Search:
+    def settle(self) -> Search:
         """Choose the feature map and the network on it, where nobody named them.
 
-        Args:
-            model: The network, or None.
-            features: The feature map, or None.
-
         Returns:
-            The search with both, as `Recipe.choose_network` chooses them.
+            The search with both, as `Problem.settle` chooses them.
 
         Raises:
             InputError: The method or one of its settings is unknown.
         """
-        recipe = self.recipe.choose_network(model, features, [self.row({}).method])
-        return dataclasses.replace(self, recipe=recipe)
+        return dataclasses.replace(self, problem=self.problem.settle([self.row({}).method], self.seeds[0]))
 
     def row(self, point: Mapping[str, Any]) -> Row:
         """Set the method to one point of the grid.
@@ -207,7 +203,7 @@ def run_search(
     store = Store(folder)
     problems = {}
     for seed in search.seeds:
-        task, sites = dataclasses.replace(search.recipe, seed=seed).build_problem()
+        task, sites = search.problem.build(seed)
         problems[seed] = (task, on_validation(sites))
     first_sites = problems[search.seeds[0]][1]
     points = draw_points(search.grids(first_sites), search.budget, search.seeds[0])
@@ -233,7 +229,7 @@ def _claim_search(
         word = method_row(word).word
     plan = {
         "format": FORMAT,
-        "recipe": {**search.recipe.to_json(), "method": word, "settings": list(search.common), "seed": None},
+        "recipe": {**Recipe(word, search.problem, 0, search.common).to_json(), "seed": None},
         "points": list(points),
         "rows": [[describe(r.method), r.rounds] for r in rows],
         "seeds": list(search.seeds),

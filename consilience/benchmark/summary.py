@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from rich.console import Console, RenderableType
 
-from consilience.benchmark.cells import Cell, Json, Problem
+from consilience.benchmark.cells import Cell, Described, Json
 from consilience.benchmark.pairing import pair
 from consilience.benchmark.row_summary import RowSummary, Scores, over_seeds, summarise_row
 from consilience.benchmark.rows import Row
@@ -33,6 +33,10 @@ FRESH = (
     "Every seed splits the same table anew, so that seeds share rows: standard errors, intervals and p are those of "
     "Nadeau and Bengio (2003), s²(1/seeds + test rows/training rows), which allow for that."
 )
+ONE_SPLIT = (
+    "All seeds share one split, that of the sites: standard errors are over starts and draws, and leave out the chance "
+    "in who has which rows. p is from Wilcoxon's signed-rank test."
+)
 AGAINST = {"centralised": "with all data in one place", "server_only": "from the server's labelled rows alone"}
 
 
@@ -53,7 +57,7 @@ class Part:
         versions: Of Python and the libraries.
     """
 
-    problem: Problem
+    problem: Described
     rows_of_data: dict[str, int]
     sentence: str
     reference: str
@@ -110,6 +114,7 @@ class Comparison:
         seeds: The seeds that were asked for.
         fixed_test_set: Whether all seeds share their test rows.
         parts: A table a split.
+        fixed_split: Whether all seeds share the split, too.
     """
 
     title: str
@@ -117,6 +122,7 @@ class Comparison:
     seeds: tuple[int, ...]
     fixed_test_set: bool
     parts: tuple[Part, ...]
+    fixed_split: bool = False
 
     @property
     def rows(self) -> tuple[RowSummary, ...]:
@@ -140,6 +146,8 @@ class Comparison:
         """What the standard errors leave out; empty where there are none."""
         if len(self.seeds) == 1:
             return ""
+        if self.fixed_split:
+            return ONE_SPLIT
         if self.fixed_test_set:
             return FIXED
         return FRESH
@@ -252,7 +260,7 @@ def title(rows: Sequence[Row], data: str) -> str:
 def summarise_part(
     rows: Sequence[Row],
     cells: Mapping[int, Cells],
-    problems: Sequence[Problem],
+    problems: Sequence[Described],
     reference: str | None,
     fixed_test_set: bool = True,
     baselines: Sequence[Json] = (),

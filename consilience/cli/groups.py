@@ -5,7 +5,7 @@ A command under `with_groups` names a group as the type of a parameter:
     @app.command()
     @with_groups
     def run(method: str, *, rows: DataOptions, privacy: PrivacyOptions) -> None:
-        recipe = rows.recipe(method=method)
+        problem = rows.problem(split=split)
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from consilience.cli.options import (
 
 if TYPE_CHECKING:
     from consilience.runs.engines.participation import Participation
-    from consilience.runs.recipe import Recipe
+    from consilience.runs.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ReadingOptions:
     group: Group_ = None
 
     def read(self, target: str | None) -> Read:
-        """Say how tables are read, as text for a recipe.
+        """Say how tables are read, as text for a problem.
 
         Args:
             target: The column to predict, as the command line has it; a columns.toml may name it, too.
@@ -109,25 +109,25 @@ class RowOptions:
 class DataOptions(ReadingOptions, RowOptions):  # the fields of the last come first
     """Which rows there are, which of them the server has, and how tables are read."""
 
-    def recipe(self, **more: Any) -> Recipe:
-        """Write what these options say as a recipe.
+    def problem(self, **more: Any) -> Problem:
+        """Write what these options say as a problem.
 
         Args:
-            more: Fields of the recipe that are options of one command, such as the method.
+            more: Fields of the problem that are options of some commands, such as the split.
 
         Returns:
-            The recipe.
+            The problem.
 
         Raises:
             InputError: An option that says how tables are read cannot be used.
         """
-        from consilience.runs.recipe import Recipe
+        from consilience.runs.problem import Problem
 
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         read = read_options(given)
-        fields = {field.name for field in dataclasses.fields(Recipe)}
+        fields = {field.name for field in dataclasses.fields(Problem)}
         shared = {name: value for name, value in given.items() if name in fields}
-        return Recipe(**{**shared, "target": read.target, "reading": read.reading, **more})
+        return Problem(**{**shared, "target": read.target, "reading": read.reading, **more})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.cli.screen import progress
-from consilience.data.tables import is_tables
 from consilience.errors import InputError, refuse_damage
 from consilience.method import Method
 from consilience.methods import is_own_method, known_method
@@ -42,15 +41,11 @@ class RunPlan(NamedTuple):
     task: Task | None = None  # as an earlier start made it, on what another run learned; None: as the recipe does
 
 
-def choose(
-    recipe: Recipe, model: str | None, features: str | None, private: Sequence[str], one_round: bool = False
-) -> Recipe:
+def choose(recipe: Recipe, private: Sequence[str], one_round: bool = False) -> Recipe:
     """Choose the method and the network where nobody named them, and protect them where that is asked for.
 
     Args:
         recipe: What was asked for; without a method, `""`.
-        model: The network, or None.
-        features: The feature map, or None.
         private: Settings of a method's `privacy`; none: nothing is asked for.
         one_round: Whether there is one round only.
 
@@ -60,12 +55,7 @@ def choose(
     Raises:
         InputError: The method, its settings or the data cannot be used, or it has no private form.
     """
-    if not recipe.method and model is None:
-        recipe = recipe.choose_all(features, bool(private), one_round)
-    elif not recipe.method:
-        recipe = recipe.choose_network(model, features, ()).choose_method(bool(private), one_round)
-    else:
-        recipe = recipe.choose_network(model, features, [recipe.build_method()], bool(private))
+    recipe = recipe.choose(bool(private), one_round)
     if private:
         check_private(recipe.build_method())
         recipe = recipe.protect(private)
@@ -74,18 +64,18 @@ def choose(
 
 def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     """Run a plan, with its bounds where they are wanted."""
-    recipe = plan.recipe
+    recipe, problem = plan.recipe, plan.recipe.problem
     options = dict(plan.options)
     compute = Compute(options.pop("engine"), options.pop("threads"), device=options.pop("device"))
     about = {
         "recipe": recipe.to_json(),
-        "model": recipe.network,
+        "model": problem.network,
         "keep_replies": plan.options["keep_replies"],
         "with_bounds": plan.bounds,
     }
-    if is_tables(recipe.data):
-        about["tables"] = hash_tables(recipe.data)
-    dialects = recipe.describe_files()
+    if problem.reads_files:
+        about["tables"] = hash_tables(problem.name)
+    dialects = problem.describe_files()
     if dialects:
         about["dialects"] = dialects
     if options["level"] is not None:
@@ -94,7 +84,7 @@ def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     with progress(not as_json):
         method = plan.method or recipe.build_method()
         options |= {"seed": recipe.seed, "engine": compute, "resume": resume, "about": about}
-        result = run_method(method, *recipe.build_problem(plan.task), **options)
+        result = run_method(method, *problem.build(recipe.seed, plan.task), **options)
     if plan.bounds:
         with progress(not as_json):
             bounds = result.bounds
@@ -138,7 +128,7 @@ def resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
 
 def _kept_task(folder: Path, recipe: Recipe) -> Task | None:
     """The task of a run on what another run learned, whose folder may have gone: task.json has its numbers."""
-    if recipe.features is None or names_a_map(recipe.features):
+    if recipe.problem.features is None or names_a_map(str(recipe.problem.features)):
         return None
     return task_from(Store(folder).read_json("task.json"), most_parameters=MOST_PARAMETERS)
 
@@ -146,16 +136,18 @@ def _kept_task(folder: Path, recipe: Recipe) -> Task | None:
 def saved_recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: str | None) -> Recipe:
     """Read a run's recipe. Code that the folder names is not imported unless the user names it too."""
     recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
-    if is_import_path(recipe.model) and recipe.model != model:
+    problem = recipe.problem
+    if is_import_path(str(problem.model)) and problem.model != model:
         raise InputError(
-            f"The run in {folder} uses the model '{recipe.model}', which is not part of consilience and would be "
-            f"imported and called: if you trust that code, repeat the command with `--model {recipe.model}`."
+            f"The run in {folder} uses the model '{problem.model}', which is not part of consilience and would be "
+            f"imported and called: if you trust that code, repeat the command with `--model {problem.model}`."
         )
-    asked = recipe.split or recipe.sites
+    asked = problem.split or problem.sites
     with refuse_damage(say_damaged(folder)):
-        natural = asked and is_tables(recipe.data) and saved["split"] == "natural"
+        natural = asked and problem.reads_files and saved["split"] == "natural"
         if natural:  # older runs took the files regardless
-            return dataclasses.replace(recipe, split="natural", sites=int(saved["sites"]))
+            files = dataclasses.replace(problem, split="natural", sites=int(saved["sites"]))
+            return dataclasses.replace(recipe, problem=files)
     return recipe
 
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from consilience.progress import listen
 
 if TYPE_CHECKING:
-    from consilience.runs.recipe import Recipe
+    from consilience.runs.problem import Problem
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
@@ -75,19 +75,19 @@ def listener(bar: Progress) -> Callable[[float, str], None]:
     return lambda fraction, what: bar.update(task, completed=fraction, description=what or "working")
 
 
-def say_features(recipe: Recipe, model: str | None, features: str | None, visible: bool) -> None:
+def say_features(problem: Problem, model: str | None, features: str | None, visible: bool) -> None:
     """Say which feature map was chosen, where nobody named one."""
-    if not visible or recipe.features is None or (model, features) != (None, None):
+    if not visible or problem.features is None or (model, features) != (None, None):
         return
-    chosen = f"Features: {recipe.features}, which is usual for such rows; choose others with --features."
+    chosen = f"Features: {problem.features}, which is usual for such rows; choose others with --features."
     out.print(chosen, soft_wrap=True, markup=False)
 
 
-def say_files(recipe: Recipe, visible: bool) -> None:
+def say_files(problem: Problem, visible: bool) -> None:
     """Say how CSV files are written, in one line."""
     from consilience.data.inspection import summarise_files
 
-    words = recipe.describe_files()
+    words = problem.describe_files()
     if visible and words:
         out.print(plain(f"Read {summarise_files(words)}"), soft_wrap=True, markup=False, highlight=False)
 

@@ -173,11 +173,53 @@ def read_sites(
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
     """
+    data = read_rows(pattern, target, reading, time, event, exposure)
+    return split_files(data, split, sites, standardise=standardise, **roles)
+
+
+def read_rows(
+    pattern: str | Path | Sequence[str | Path],
+    target: str | None,
+    reading: Reading,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
+) -> Dataset:
+    """Read the rows of CSV files, before anybody has a role.
+
+    Args:
+        pattern: The files, as in `from_csv`.
+        target: The column to predict; None where `time` and `event` are.
+        reading: How tables are read.
+        time: The column of times to an event, for survival.
+        event: The column that says whether the event was seen.
+        exposure: For counts, the column of how long, or how many, each row was exposed to risk.
+
+    Returns:
+        The rows, with their files or groups as natural sites.
+
+    Raises:
+        InputError: A file or a cell cannot be used; the message says where it is.
+    """
     outcome, names = _name_targets(target, reading.task, time, event, exposure)
-    data = _read_dataset(list_files(pattern), names, outcome, reading)
-    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
+    return _read_dataset(list_files(pattern), names, outcome, reading)
+
+
+def split_files(data: Dataset, split: Split | None, sites: int | None, **roles: Any) -> Sites:
+    """Give the rows of files their roles; a single file is handed out to several sites.
+
+    Args:
+        data: The rows.
+        split: How they are handed out; by files or groups if None.
+        sites: How many sites.
+        roles: Further arguments of `Dataset.split`.
+
+    Returns:
+        The rows with their roles.
+    """
+    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:
         data = replace(data, site=None)
-    return data.split(split or data.usual_split(), sites, standardise=standardise, **roles)
+    return data.split(split or data.usual_split(), sites, **roles)
 
 
 def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcome: str, reading: Reading) -> Dataset:

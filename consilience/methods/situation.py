@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -160,8 +160,15 @@ def situation_of(
     )
 
 
+class BuildsSites(Protocol):
+    """What knows how to build its rows, as a `Problem` does."""
+
+    def build_sites(self) -> Sites:
+        """Build the sites with their rows."""
+
+
 def recommend(
-    sites: Sites,
+    sites: Sites | BuildsSites,
     *,
     secure: bool = False,
     epsilon: float | None = None,
@@ -171,7 +178,7 @@ def recommend(
     """Recommend a method for these rows, with the reason and what was measured.
 
     Args:
-        sites: Everybody's rows, as `co.from_csv` or a split gives them.
+        sites: A `Problem`; or everybody's rows, as `co.from_csv` or a split gives them.
         secure: Whether sites shall mask what they send.
         epsilon: ε of differential privacy; None: none is asked for.
         one_round: Whether the sites can answer once only.
@@ -186,10 +193,11 @@ def recommend(
 
     Example:
         >>> import consilience as co
-        >>> sites = co.datasets.load("moons").split(co.splits.iid(), sites=3)
-        >>> co.recommend(sites).method
+        >>> co.recommend(co.Problem("moons", sites=3, split="iid")).method
         'exact_tuned'
     """
+    if not isinstance(sites, Sites):
+        sites = sites.build_sites()
     situation = situation_of(sites, secure=secure, private=epsilon is not None, one_round=one_round, effects=effects)
     return complete(advise(situation), situation, sites)
 

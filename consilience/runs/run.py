@@ -33,7 +33,9 @@ from consilience.runs.engines.round import server_view
 from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.heard import tell_warnings
 from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
+from consilience.runs.problem import Problem
 from consilience.runs.provenance import check, facts, identity, reported_identity
+from consilience.runs.recipe import ingredients
 from consilience.runs.result import Result
 from consilience.runs.start import Start, start_from
 from consilience.runs.store import FORMAT, Checkpoint, Store
@@ -56,19 +58,22 @@ class Compute:
         compiled: Whether vectorised steps are compiled; None: where enough of them lie ahead on a single core, and
             as before after a resume.
         device: Where sites and server compute; what is kept, scored and given back lies on the processor.
+        workers: For comparisons, how many seeds run at a time, each in a process of its own with its part of the
+            cores. With several, a script calls `compare` below `if __name__ == "__main__":`.
     """
 
     engine: str | EngineFactory = "auto"
     threads: int | None = None
     compiled: bool | None = None
     device: str = "cpu"
+    workers: int = 1
 
 
 @locking("out")
 def run(
-    method: Method,
-    task: Task,
-    sites: Sites,
+    method: Method | str,
+    task: Task | Problem,
+    sites: Sites | None = None,
     *,
     rounds: int | None = None,
     seed: int = 0,
@@ -83,12 +88,21 @@ def run(
     about: dict[str, Any] | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
-    """Run a method over the sites.
+    """Run a method on a problem.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem("moons", sites=3, model="linear")
+        >>> co.run("fedavg", problem, rounds=2).report["rounds"]
+        2
+        >>> task, sites = problem.build()
+        >>> co.run(co.FedAvg(), task, sites, rounds=2).report["rounds"]
+        2
 
     Args:
-        method: How the sites learn together.
-        task: The network, its likelihood and its prior.
-        sites: Everybody's rows, by role.
+        method: How the sites learn together: an object, or a name, with the settings that are usual on the problem.
+        task: The problem; or the network, its likelihood and its prior.
+        sites: Everybody's rows, by role, where `task` is no `Problem`.
         rounds: How many; 1 for one-round methods and what is usual for the others if None.
         seed: What all random numbers come from.
         engine: Where the sites' work runs: an engine's name, or a `Compute` that also sets threads and device.
@@ -111,9 +125,12 @@ def run(
         InputError: The run cannot work as asked; the sentence says what to change.
         Diverged: A site's weights are not finite, or the pooled model predicts numbers that are not.
     """
+    method, task, sites = ingredients(method, _problem(task, sites), seed)
     scored_sites = sites  # pooled rows are scored site by site too
     method, sites, rounds = _settle(method, sites, rounds)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
+    if compute.workers > 1:
+        raise InputError(f"workers={compute.workers} is for a comparison of several seeds: leave it out of a run.")
     cohort = part.participation(participation)
     check(method, task, sites, rounds)
     check_level(sites, level)
@@ -179,6 +196,17 @@ def run(
     report = loop.finish(checkpoint, evaluate if scored else None)
     tell_warnings(report, scored_sites)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
+
+
+def _problem(task: Task | Problem, sites: Sites | None) -> Problem:
+    """A problem as it is; a task and its rows as one."""
+    if not isinstance(task, Problem):
+        if sites is None:
+            raise InputError("Say on which rows: run(method, task, sites), or run(method, problem).")
+        return Problem(task=task, sites=sites)
+    if sites is not None:
+        raise InputError("A problem holds its sites: leave sites out, or pass Problem(sites=…, task=…).")
+    return task
 
 
 def _settle(method: Method, sites: Sites, rounds: int | None) -> tuple[Method, Sites, int]:

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from consilience import inference
 from consilience.aggregation import averages, distil, ensembles, merging
 from consilience.distributions import likelihood, posterior, predictive, prior
@@ -75,6 +77,8 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value]
     if callable(value):
         return value.__name__
+    if hasattr(value, "__dict__") and not isinstance(value, Tensor):  # somebody's own, told from others by its parts
+        return {"type": type(value).__name__, **{name: describe(part) for name, part in vars(value).items()}}
     return value
 
 

@@ -138,11 +138,11 @@ def train(name: str, method: str, seed: int, data_dir: str | None) -> Result:
 
 
 def recipe_of(name: str, method: str, seed: int, data_dir: str | None) -> Recipe:
-    recipe = Recipe(method, name, seed=seed, conformal=0.3, data_dir=data_dir)
+    problem = co.Problem(name, conformal=0.3, data_dir=data_dir)
     if name == "digits":
-        recipe = dataclasses.replace(recipe, split="dirichlet:0.1", sites=5, inputs=200)
-        return recipe.choose_network(None, None, [recipe.build_method()])
-    return dataclasses.replace(recipe, model="linear")
+        digits = dataclasses.replace(problem, split="dirichlet:0.1", sites=5, inputs=200)
+        return Recipe(method, digits, seed).choose()
+    return Recipe(method, dataclasses.replace(problem, model="linear"), seed)
 
 
 @lru_cache(maxsize=1)
@@ -263,8 +263,9 @@ def equal_sizes(p: Categorical, y: Tensor) -> dict[str, float | None]:
 def score_folds(name: str, seed: int, data_dir: str | None) -> Values:
     """Exact pooling: sets by rows set aside, and by folds of all rows, on the same test rows."""
     aside = train(name, "exact", seed, data_dir)
-    recipe = dataclasses.replace(recipe_of(name, "exact", seed, data_dir), conformal=0.0)
-    method, task, sites = recipe.build()
+    recipe = recipe_of(name, "exact", seed, data_dir)
+    problem = dataclasses.replace(recipe.problem, conformal=0.0)
+    method, task, sites = dataclasses.replace(recipe, problem=problem).build()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folded = co.cross_conformal(method, task, sites, LEVEL, FOLDS, seed=seed, engine=ENGINE)
@@ -287,7 +288,7 @@ def score_newcomers(name: str, method: str, seed: int, data_dir: str | None) -> 
     values = Values()
     for inner, outer, label in without_each(name, method, seed, data_dir):
         recipe = recipe_of(name, method, seed, data_dir)
-        task = recipe.build_problem()[0]
+        task = recipe.problem.build(seed)[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = co.run(recipe.build_method(), task, inner, seed=seed, engine=ENGINE, scored=False)
@@ -299,7 +300,7 @@ def score_newcomers(name: str, method: str, seed: int, data_dir: str | None) -> 
 
 def without_each(name: str, method: str, seed: int, data_dir: str | None) -> Iterator[tuple[co.Sites, co.Sites, str]]:
     """The sites without one of them, and that one alone; it had a part in the constants that scale the columns."""
-    sites = recipe_of(name, method, seed, data_dir).build_sites()
+    sites = recipe_of(name, method, seed, data_dir).problem.build_sites(seed)
     assert sites.conformal is not None
     for k, label in enumerate(sites.names):
         others = [i for i in range(len(sites)) if i != k]

@@ -21,7 +21,7 @@ import consilience as co
 from consilience.aggregation.distil import Distil
 from consilience.benchmark import Comparison
 from consilience.benchmark import compare as compare_methods
-from consilience.benchmark.cells import Cell, Problem
+from consilience.benchmark.cells import Cell, Described
 from consilience.benchmark.export import csv_text, markdown
 from consilience.benchmark.outcomes import outcomes
 from consilience.benchmark.pairing import pair
@@ -38,11 +38,11 @@ from consilience.metrics.paired import difference, holm
 from consilience.report.plots.trends import degrees
 from consilience.report.run_page import comparison_page
 from consilience.runs.engines import processes
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
 from consilience.runs.store import Store, as_json
 from consilience.serialisation.settings import describe
 
-MOONS = Recipe(data="moons", model="linear", sites=3, calibration=10)
+MOONS = Problem("moons", model="linear", sites=3, calibration=10)
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
 CALLS: list[int] = []
 CELLS = "cells/dirichlet-0.5"
@@ -163,7 +163,7 @@ def test_a_comparison_holds_the_numbers_of_separate_runs(tmp_path: Path) -> None
     for r in found["splits"][0]["rows"]:
         values = []
         for seed in (0, 4):
-            task, sites = replace(MOONS, split="dirichlet:0.5", seed=seed).build_problem()
+            task, sites = replace(MOONS, split="dirichlet:0.5").build(seed)
             made = row(r["row"], None, dict(text.split("=") for text in SHORT))
             values.append(co.run(made.method, task, sites, rounds=made.rounds, seed=seed).metrics["nll"])
         assert r["values"]["nll"] == values
@@ -308,7 +308,7 @@ def test_bounds_infer_as_the_first_one_round_row() -> None:
     assert rows["local_only"].method.inference == rows["centralised"].method.inference == rows["beta"].method.inference
     assert rows["server_only"].method == co.ServerOnly()  # few rows need their many passes
     unlabelled = replace(MOONS, calibration=0)
-    words = [r.word for r in plan("mixture", "local_only", recipe=unlabelled, bounds=True).rows(None)]
+    words = [r.word for r in plan("mixture", "local_only", problem=unlabelled, bounds=True).rows(None)]
     assert words == ["mixture", "local_only", "centralised"]
 
 
@@ -458,7 +458,7 @@ def test_ctrl_c_says_how_to_go_on(invoke: Invoke, tmp_path: Path, monkeypatch: p
 
 
 def test_regression_rows_compare_too(tmp_path: Path) -> None:
-    made = plan("beta", "mixture", recipe=Recipe(data="sine", model="linear", calibration=10), splits=(None,))
+    made = plan("beta", "mixture", problem=Problem("sine", model="linear", calibration=10), splits=(None,))
     comparison = compare_plan(made, tmp_path)
     found = comparison.to_json()
     assert {"rmse", "nll", "crps"} <= set(found["rows"][0]["metrics"])
@@ -469,13 +469,15 @@ def test_regression_rows_compare_too(tmp_path: Path) -> None:
 
 def test_python_compares_words_and_objects_without_a_folder(tmp_path: Path) -> None:
     short = co.SGD(epochs=2, batch=200)
-    settings: dict[str, Any] = {"data": "moons", "model": "linear", "sites": 3, "calibration": 10, "bounds": False}
-    common = dict(text.split("=") for text in SHORT)
+    problem = replace(MOONS, split="iid")
+    settings = dict(text.split("=") for text in SHORT)
     methods = ["mixture", "fedavg[rounds=2]", co.FedAvg(short)]
-    table = compare_methods(methods, split="iid", seeds=range(2), rounds=1, common=common, **settings)
+    table = compare_methods(methods, problem, seeds=range(2), rounds=1, settings=settings, bounds=False)
     assert [r.row for r in table.rows] == ["mixture", "fedavg[rounds=2]", method_row(co.FedAvg(short)).word]
     assert "NLL" in str(table) and "\x1b" not in str(table) and table.to_json()["seeds"] == [0, 1]
-    kept = compare_methods(methods, split="iid", seeds="0-1", rounds=1, common=common, out=tmp_path / "c", **settings)
+    kept = compare_methods(
+        methods, problem, seeds="0-1", rounds=1, settings=[settings], bounds=False, out=tmp_path / "c"
+    )
     assert without_times(kept.to_json()) == without_times(table.to_json())
     assert (tmp_path / "c" / "compare.json").exists()
 
@@ -503,7 +505,7 @@ def test_cells_and_problems_survive_their_files(tmp_path: Path) -> None:
     place = tmp_path / "cells" / "dirichlet-0.5" / "0"
     for file in place.iterdir():
         value = Store(place).read_json(file.name)
-        kind = Problem if file.name == "problem.json" else Cell
+        kind = Described if file.name == "problem.json" else Cell
         assert json.loads(as_json(kind.from_json(value).to_json())) == value
 
 
@@ -548,4 +550,4 @@ def test_few_seeds_stay_in_one_process_and_many_get_every_core(monkeypatch: pyte
 
 def test_rounds_of_other_processes_cannot_be_told() -> None:
     with pytest.raises(InputError, match="leave out `on_round`, or `workers`"):
-        co.compare("mixture", data="moons", workers=2, on_round=print)
+        co.compare("mixture", co.Problem("moons"), engine=co.Compute(workers=2), on_round=print)

@@ -15,19 +15,20 @@ from damage import Outcomes, damaged, mutated
 
 from consilience.benchmark import compare, tune
 from consilience.errors import InputError
+from consilience.runs.problem import Problem
 
-PROBLEM: dict[str, Any] = {"data": "moons", "sites": 3, "model": "linear"}
+PROBLEM = Problem("moons", sites=3, model="linear")
 FEW_AND_MANY = [8, pytest.param(600, marks=pytest.mark.slow)]
 
 
 def comparison(folder: Path) -> Any:
     words = ["fedavg[rounds=1,inference.epochs=1]", "mixture[inference.epochs=2,inference.cycles=1,inference.keep=2]"]
-    return compare(words, seeds=0, bounds=False, out=folder, **PROBLEM).to_json()
+    return compare(words, PROBLEM, seeds=0, bounds=False, out=folder).to_json()
 
 
 def search(folder: Path) -> Any:
     grid = {"inference.epochs": [1, 2], "inference.rate": [0.1]}
-    return tune("fedavg", rounds=1, seeds=(0, 1), grid=grid, out=folder, **PROBLEM).to_json()
+    return tune("fedavg", PROBLEM, rounds=1, seeds=(0, 1), grid=grid, out=folder).to_json()
 
 
 @pytest.mark.parametrize("trials", FEW_AND_MANY)

@@ -21,9 +21,9 @@ from consilience.benchmark.search import Search, Trial, on_validation, rank, run
 from consilience.errors import InputError
 from consilience.metrics.evaluate import in_units
 from consilience.metrics.scores import scores
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
 
-MOONS = Recipe(data="moons", model="linear", sites=3, calibration=10, validation=0.3)
+MOONS = Problem("moons", model="linear", sites=3, calibration=10, validation=0.3)
 SHORT = ("inference.epochs=2", "inference.batch=200")
 
 
@@ -56,7 +56,7 @@ def test_a_trial_in_the_place_of_another_is_refused(tmp_path: Path, rates: str) 
 
 def test_the_score_is_that_of_the_validation_rows(tmp_path: Path, rates: str) -> None:
     best = run_search(search("fedavg", rates, seeds=(0,)), tmp_path / "t")[0]
-    task, sites = MOONS.build_problem()
+    task, sites = MOONS.build()
     result = co.run(row("fedavg[inference.rate=0.5]", None, dict(s.split("=") for s in SHORT)).method, task, sites, rounds=1)  # fmt: skip  # noqa: E501
     rows = sites.all_validation
     p = result.method.predictive(task, result.state)(rows.x)
@@ -66,9 +66,9 @@ def test_the_score_is_that_of_the_validation_rows(tmp_path: Path, rates: str) ->
 def test_regression_is_scored_in_the_targets_units(tmp_path: Path) -> None:
     grid = tmp_path / "g.json"
     grid.write_text('{"inference.rate": [0.05]}')
-    recipe = Recipe(data="sine", model="linear", calibration=10, validation=0.3)
-    best = run_search(search("mixture", str(grid), recipe=recipe, seeds=(0,), score="rmse", common=("inference.epochs=10",)), tmp_path / "t")[0]  # fmt: skip  # noqa: E501
-    _, sites = recipe.build_problem()
+    problem = Problem("sine", model="linear", calibration=10, validation=0.3)
+    best = run_search(search("mixture", str(grid), problem=problem, seeds=(0,), score="rmse", common=("inference.epochs=10",)), tmp_path / "t")[0]  # fmt: skip  # noqa: E501
+    _, sites = problem.build()
     assert sites.validation is not None and best.mean is not None
     y = torch.cat([part.y for part in sites.validation]) * sites.target_scale
     assert best.mean < float(y.std()) * 1.2  # about the spread of the targets, not of their standardised form
@@ -77,14 +77,16 @@ def test_regression_is_scored_in_the_targets_units(tmp_path: Path) -> None:
 
 def test_test_rows_are_never_looked_at(tmp_path: Path, rates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run_search(search("fedavg", rates), tmp_path / "a")
-    build = Recipe.build_problem
+    build = Problem.build
 
-    def blinded(recipe: Recipe) -> tuple[co.Task, co.Sites]:
-        task, sites = build(recipe)
+    def blinded(problem: Problem, seed: int) -> tuple[co.Task, co.Sites]:
+        task, sites = build(problem, seed)
+        if problem.given_sites:  # those of a trial, whose validation rows are in the place of test rows
+            return task, sites
         test = tuple(part._replace(x=part.x * float("nan"), y=part.y * 0 - 1) for part in sites.test)
         return task, replace(sites, test=test)
 
-    monkeypatch.setattr(Recipe, "build_problem", blinded)
+    monkeypatch.setattr(Problem, "build", blinded)
     assert run_search(search("fedavg", rates), tmp_path / "b") == before
 
 
@@ -107,14 +109,14 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, rates: str) 
 
 def test_a_search_does_not_go_on_with_other_rows(tmp_path: Path, rates: str) -> None:
     tiny.hospitals(tmp_path / "csv")
-    recipe = replace(MOONS, data=str(tmp_path / "csv" / "*.csv"), target="disease", sites=None)
-    run_search(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
+    problem = replace(MOONS, data=str(tmp_path / "csv" / "*.csv"), target="disease", sites=None)
+    run_search(search("fedavg", rates, problem=problem, seeds=(0,)), tmp_path / "t")
     file = tmp_path / "csv" / "north.csv"
     first, *others = file.read_text().splitlines()
     file.write_text("\n".join([first, *(line.replace("yes", "no") for line in others)]))
 
     with pytest.raises(InputError, match="holds another search for fedavg"):
-        run_search(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
+        run_search(search("fedavg", rates, problem=problem, seeds=(0,)), tmp_path / "t")
 
 
 def test_several_methods_share_one_settings_file(tmp_path: Path, rates: str) -> None:
@@ -222,12 +224,12 @@ def test_a_grid_may_be_a_list_of_grids(tmp_path: Path) -> None:
 
 
 def test_python_tunes_words_and_objects_without_a_folder() -> None:
-    problem: dict[str, Any] = {"data": "moons", "model": "linear", "sites": 3, "calibration": 10}
+    problem = Problem("moons", model="linear", sites=3, calibration=10)
     grid = {"inference.rate": [1e-6, 0.5]}
     common = {"inference.epochs": 2, "inference.batch": 200}
-    words = tune("fedavg", grid=grid, rounds=1, common=common, **problem)
-    objects = tune(co.FedAvg(co.SGD(epochs=2, batch=200)), grid=grid, rounds=1, **problem)
+    words = tune("fedavg", problem, grid=grid, rounds=1, settings=common)
+    objects = tune(co.FedAvg(co.SGD(epochs=2, batch=200)), problem, grid=grid, rounds=1)
     assert words.trials == objects.trials and words.best == objects.best == co.FedAvg(co.SGD(0.5, epochs=2, batch=200))
     assert row("fedavg", objects.settings).method == row("fedavg", words.settings).method == words.best
     assert "inference.rate=0.5" in str(words) and words.to_json()["settings"]["inference.rate"] == 0.5
-    assert compare([words.best], rounds=words.rounds, bounds=False, **problem).rows[0].rounds == 1
+    assert compare([words.best], problem, rounds=words.rounds, bounds=False).rows[0].rounds == 1

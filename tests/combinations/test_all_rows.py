@@ -92,4 +92,4 @@ def test_events_are_counted_for_times_and_counts() -> None:
 
 def test_a_comparison_without_rows_to_score_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give test above 0"):
-        co.compare(["exact"], data=clinics(tmp_path), target="ill", test=0)
+        co.compare(["exact"], co.Problem(clinics(tmp_path), target="ill", test=0))

@@ -13,19 +13,20 @@ from consilience.inference.newton import Newton
 from consilience.methods import method
 from consilience.report.schema.run_findings import read_run
 from consilience.runs.bounds import bounds_of, trained
+from consilience.runs.problem import Problem
 from consilience.runs.recipe import Recipe
 from consilience.serialisation.settings import configure
 
-RECIPE = Recipe(data="moons", sites=3, model="linear")
+PROBLEM = Problem("moons", sites=3, model="linear")
 SET = ("inference.epochs=2",)
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("fedavg", 3), pytest.param("mixture", 1, marks=pytest.mark.slow)])
 def test_a_run_and_a_comparison_have_the_same_bounds(name: str, rounds: int) -> None:
-    recipe = dataclasses.replace(RECIPE, method=name, settings=(*SET, *(["inference.keep=1"] * (name == "mixture"))))
+    recipe = Recipe(name, PROBLEM, settings=(*SET, *(["inference.keep=1"] * (name == "mixture"))))
     result = co.run(*recipe.build(), rounds=rounds)
     word = f"{name}[{','.join(recipe.settings)}]"
-    compared = co.compare([word], data="moons", sites=3, model="linear", seeds=[0], rounds=rounds)
+    compared = co.compare([word], PROBLEM, seeds=[0], rounds=rounds)
 
     told = {key: bound["metrics"]["nll"] for key, bound in result.bounds.items()}
     frame = compared.to_frame()
@@ -54,9 +55,9 @@ def test_a_bound_takes_the_passes_of_all_rounds() -> None:
 
 
 def test_a_bound_is_the_same_whether_it_is_named_or_added() -> None:
-    added = {r.word: r for r in Plan(("fedavg",), RECIPE).rows(None)}
-    named = {r.word: r for r in Plan(("fedavg", "centralised"), RECIPE).rows(None)}
+    added = {r.word: r for r in Plan(("fedavg",), PROBLEM).rows(None)}
+    named = {r.word: r for r in Plan(("fedavg", "centralised"), PROBLEM).rows(None)}
 
     assert named["centralised"] == added["centralised"]
-    own = {r.word: r for r in Plan(("fedavg", "centralised[inference.epochs=7]"), RECIPE).rows(None)}
+    own = {r.word: r for r in Plan(("fedavg", "centralised[inference.epochs=7]"), PROBLEM).rows(None)}
     assert trained(own["centralised[inference.epochs=7]"].method) == "7 passes"

@@ -18,11 +18,12 @@ from consilience.benchmark.plan import Plan
 from consilience.errors import RunWarning
 from consilience.methods import METHODS
 from consilience.methods.rules import table, usual_settings
+from consilience.runs.problem import Problem
 from consilience.runs.recipe import Recipe
 from consilience.serialisation.settings import describe
 from consilience.study.proposal import EXAMPLE, proposal
 
-ROWS = Recipe(data="moons", sites=3)
+ROWS = Problem("moons", sites=3)
 X, Y = make_classification(60, 4, random_state=0)
 SITE = np.arange(60) % 3
 
@@ -33,12 +34,12 @@ def layers(estimator: Any) -> list[type]:
 
 def test_gaussian_product_is_the_same_in_a_run_a_comparison_an_estimator_and_a_study() -> None:
     name = "gaussian_product"
-    run = dataclasses.replace(ROWS, method=name).choose_network(None, None, [METHODS[name]()])
-    plan = Plan((name,), ROWS).choose_network(None, None)
+    run = Recipe(name, ROWS).choose()
+    plan = Plan((name,), ROWS).settle()
     estimator = co.FederatedClassifier(name).fit(X, Y, groups=SITE)
     study = proposal("s", "", *EXAMPLE, method=name)
 
-    assert run.model == plan.recipe.model == study.model == "linear"
+    assert run.problem.model == plan.problem.model == study.model == "linear"
     assert layers(estimator) == [nn.Linear]
     compared = plan.rows(None)[0].method
     inferences = [describe(m)["inference"] for m in (run.build_method(), compared, estimator.result_.method)]
@@ -49,14 +50,13 @@ def test_gaussian_product_is_the_same_in_a_run_a_comparison_an_estimator_and_a_s
 
 
 def test_a_default_and_its_name_are_one_thing() -> None:
-    method = METHODS["gaussian_product"]()
-    recipe = dataclasses.replace(ROWS, method="gaussian_product")
+    recipe = Recipe("gaussian_product", ROWS)
 
-    assert recipe.choose_network(None, None, [method]) == recipe.choose_network("linear", None, [method])
+    assert recipe.choose() == Recipe("gaussian_product", dataclasses.replace(ROWS, model="linear")).choose()
     chosen = dataclasses.replace(recipe, settings=("inference.mode.epochs=3",))
-    assert chosen.choose_network(None, None, [method]).settings == chosen.settings  # what somebody chose stays alone
-    assert recipe.choose_network(None, None, [method], private=True).settings == ()
-    assert Plan(("gaussian_product[inference=SWAG]",), ROWS).choose_network(None, None).check()
+    assert chosen.choose().settings == chosen.settings  # what somebody chose stays alone
+    assert recipe.choose(private=True).settings == ()
+    assert Plan(("gaussian_product[inference=SWAG]",), ROWS).settle().check()
 
 
 def test_a_large_precision_matrix_is_not_sent_unasked() -> None:

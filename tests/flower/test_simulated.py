@@ -46,7 +46,7 @@ def test_simulated_sites_give_the_numbers_of_one_process(method: str, sites: int
     )
 
     assert done.returncode == 0, done.stderr[-3000:]
-    built = Recipe(method=method, sites=sites, split="iid", settings=short).build()
+    built = Recipe(method, co.Problem("digits", model="mlp", sites=sites, split="iid"), settings=short).build()
     alone = co.run(*built, rounds=rounds, engine="sequential", scored=False)
     found = Store(tmp_path / "out").load(built.method)
     assert found is not None

@@ -138,18 +138,19 @@ def test_effects_are_of_the_columns_unless_features_are_asked_for() -> None:
 
 def test_a_run_takes_what_is_recommended() -> None:
     for data, features in (("moons", None), ("sine", None), ("digits", "conv:16")):
-        recipe = Recipe(data=data, sites=3)
-        chosen = recipe.choose_all(features)
-        advice = co.recommend(recipe.build_sites())
+        problem = co.Problem(data, sites=3, features=features)
+        chosen = Recipe("", problem).choose()
+        advice = co.recommend(problem)
         assert (chosen.method, chosen.settings) == (advice.method, advice.settings)
-        assert chosen.features == (features or advice.features)
+        assert chosen.problem.features == (features or advice.features)
     for data, network, expected in (
         ("moons", "mlp", "evidence_tuned"),
         ("sine", "mlp", "mixture"),
         ("digits", "mlp", "evidence"),
     ):
-        recipe = Recipe(data=data, sites=3, model=network).choose_method()
-        assert recipe.method == expected == advise(situation_of(recipe.build_sites(), network="other")).method
+        problem = co.Problem(data, sites=3, model=network)
+        advised = advise(situation_of(problem.build_sites(), network="other"))
+        assert Recipe("", problem).choose().method == expected == advised.method
 
 
 def test_a_study_proposes_what_is_recommended() -> None:

@@ -19,7 +19,7 @@ from consilience.metrics.baselines import lines_to_beat
 from consilience.report.run_page import comparison_page, run_page
 from consilience.report.schema.run_findings import read_run
 from consilience.report.schema.warnings import doubts
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
 from consilience.runs.store import Store
 
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
@@ -58,7 +58,7 @@ def test_the_pooled_linear_model_of_numbers_is_least_squares_on_all_rows() -> No
 
 
 def test_the_pooled_linear_classifier_finds_a_linear_boundary() -> None:
-    sites = Recipe(data="moons", model="linear", sites=3).build_sites()
+    sites = Problem("moons", model="linear", sites=3).build_sites()
     lines = lines_to_beat(sites)
     assert lines["pooled_linear"]["metrics"]["nll"] < 0.5 * lines["base_rate"]["metrics"]["nll"]
 
@@ -100,13 +100,15 @@ def test_numbers_are_held_against_the_overall_mean_of_training_rows() -> None:
 
 
 def test_a_comparison_has_its_lines_to_beat_and_warns_of_rows_below_them(tmp_path: Path) -> None:
-    recipe = Recipe(data="moons", model="linear", sites=3, calibration=10)
-    plan = Plan(("mixture", "fedavg[rounds=1,inference=SGD,inference.rate=30]"), recipe, ("iid",), (0, 1), common=SHORT)
+    problem = Problem("moons", model="linear", sites=3, calibration=10)
+    plan = Plan(
+        ("mixture", "fedavg[rounds=1,inference=SGD,inference.rate=30]"), problem, ("iid",), (0, 1), common=SHORT
+    )
     comparison = compare_plan(plan, tmp_path)
     value = comparison.to_json()
     assert list(value["baselines"]) == ["base_rate", "site_rate", "pooled_linear"]
     for seed in (0, 1):
-        sites = dataclasses.replace(recipe, split="iid", seed=seed).build_sites()
+        sites = dataclasses.replace(problem, split="iid").build_sites(seed)
         nll = lines_to_beat(sites)["base_rate"]["metrics"]["nll"]
         assert value["baselines"]["base_rate"]["values"]["nll"][seed] == pytest.approx(nll)
     for text in (comparison_page(value), str(comparison)):

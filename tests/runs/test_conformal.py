@@ -57,8 +57,9 @@ def test_without_rows_set_aside_nothing_changes() -> None:
 
     assert before.conformal is None
     assert before.fingerprint() != dataclasses.replace(before, conformal=before.test).fingerprint()
-    assert "conformal" not in Recipe().to_json()
-    assert Recipe.from_json(Recipe(conformal=0.2).to_json()).conformal == 0.2
+    assert "conformal" not in co.Problem("moons").to_json()
+    recipe = Recipe("exact", co.Problem("moons", model="linear", conformal=0.2))
+    assert Recipe.from_json(recipe.to_json()).problem.conformal == 0.2
 
 
 @pytest.mark.parametrize("kind", ["class", "pooled", "quantile", "own"])

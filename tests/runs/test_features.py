@@ -126,20 +126,20 @@ def test_words_that_are_neither_map_nor_run_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_recipe_without_features_is_written_as_before() -> None:
-    assert "features" not in Recipe().to_json()
-    recipe = Recipe(features="conv:512", model="linear")
+    assert "features" not in co.Problem("digits").to_json()
+    recipe = Recipe("fedavg", co.Problem("digits", features="conv:512", model="linear"))
     assert Recipe.from_json(recipe.to_json()) == recipe
-    assert recipe.network == "linear on conv:512"
+    assert recipe.problem.network == "linear on conv:512"
 
 
 def test_a_method_that_needs_fixed_features_gets_them() -> None:
     class Head(co.FedAvg):
         heads = True
 
-    digits = Recipe()
-    assert digits.choose_network(None, None, [Head()]).network == "linear on conv:512"
-    assert Recipe(data="moons").choose_network(None, None, [Head()]).network == "linear on fourier:302"
-    assert digits.choose_network("linear", None, [Head()]).network == "linear"
-    assert digits.choose_network("mlp", "relu", [Head()]).network == "mlp on relu"
-    assert digits.choose_network(None, "relu", [co.FedAvg()]).network == "linear on relu"
-    assert digits.choose_network(None, None, [co.FedAvg()]).network == "mlp"
+    digits = co.Problem("digits")
+    assert digits.settle([Head()]).network == "linear on conv:512"
+    assert co.Problem("moons").settle([Head()]).network == "linear on fourier:302"
+    assert co.Problem("digits", model="linear").settle([Head()]).network == "linear"
+    assert co.Problem("digits", model="mlp", features="relu").settle([Head()]).network == "mlp on relu"
+    assert co.Problem("digits", features="relu").settle([co.FedAvg()]).network == "linear on relu"
+    assert digits.settle([co.FedAvg()]).network == "mlp"

@@ -24,7 +24,7 @@ from consilience.metrics.scores import scores
 from consilience.report.run_page import comparison_page, run_page
 from consilience.report.schema.run_findings import read_run
 from consilience.report.schema.sentence import sentence
-from consilience.runs.recipe import Recipe
+from consilience.runs.problem import Problem
 
 
 def part(p: Distribution, rows: slice) -> Distribution:
@@ -88,9 +88,9 @@ def test_a_run_says_what_each_sites_own_model_does_on_its_own_rows() -> None:
 
 @pytest.mark.usefixtures("hurried")
 def test_a_comparison_shows_both_scores_and_pairs_own_rows(tmp_path: Path) -> None:
-    recipe = Recipe(data="moons", model="linear", sites=3, calibration=10)
+    problem = Problem("moons", model="linear", sites=3, calibration=10)
     short = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
-    plan = Plan(("mixture",), recipe, ("dirichlet:0.5",), tuple(range(6)), common=short)
+    plan = Plan(("mixture",), problem, ("dirichlet:0.5",), tuple(range(6)), common=short)
     comparison = compare_plan(plan, tmp_path)
     local = next(row for row in comparison.rows if row.row == "local_only")
     assert local.own_rows is not None
@@ -207,8 +207,8 @@ def test_validation_rows_are_those_of_each_sites_own_model() -> None:
 
 @pytest.mark.usefixtures("hurried")
 def test_a_comparison_names_the_sites_own_models_and_the_newcomers(tmp_path: Path) -> None:
-    recipe = Recipe(data="moons", model="linear", sites=3, calibration=0)
-    plan = Plan(("hierarchical", "gaussian_product"), recipe, ("dirichlet:0.5",), (0, 1))
+    problem = Problem("moons", model="linear", sites=3, calibration=0)
+    plan = Plan(("hierarchical", "gaussian_product"), problem, ("dirichlet:0.5",), (0, 1))
     comparison = compare_plan(plan, tmp_path)
     row = next(row for row in comparison.rows if row.row == "hierarchical")
     assert row.newcomer is not None and row.own_rows is None

@@ -83,12 +83,12 @@ def test_code_of_ones_own_that_fails_is_told_in_a_sentence(
 
 def test_a_method_of_ones_own_is_compared_and_tuned(own: str) -> None:
     events: list[callbacks.RoundEvent] = []
-    problem: dict[str, Any] = {"data": "moons", "model": "linear", "sites": 2}
+    problem = co.Problem("moons", model="linear", sites=2)
 
     comparison = co.compare(
-        [f"{own}[trim=0.3,rounds=2]", "fedavg[rounds=1]"], **problem, seeds="0-1", bounds=False, on_round=events.append
+        [f"{own}[trim=0.3,rounds=2]", "fedavg[rounds=1]"], problem, seeds="0-1", bounds=False, on_round=events.append
     )
-    tuning = co.tune(own, **problem, rounds=1, grid={"trim": [0.1, 0.2]}, device="cpu")
+    tuning = co.tune(own, problem, rounds=1, grid={"trim": [0.1, 0.2]})
 
     assert [row.method for row in comparison.rows] == ["fedmine", "fedavg"]
     assert [(e.method, e.seed, e.round, e.rounds) for e in events if e.method == "fedmine"] == [

@@ -44,13 +44,13 @@ def describe(
 ) -> None:
     """Show counts, means, SDs, quartiles and missing values of all rows, by site and over all."""
     from consilience.biostatistics.table_one import table_one
-    from consilience.runs.recipe import Recipe
+    from consilience.runs.problem import Problem
 
     check_applies(ctx)
     read = reading.read(target)
-    rows = Recipe("", data=data, target=read.target, sites=sites, split=split, seed=seed, data_dir=data_dir)
-    recipe = dataclasses.replace(rows, calibration=0, test=0, reading=read.reading)
-    table = table_one(recipe.build_sites(), smallest)
+    rows = Problem(data, read.target, sites=sites, split=split, reading=read.reading, data_dir=data_dir)
+    every = dataclasses.replace(rows, calibration=0, test=0)
+    table = table_one(every.build_sites(seed), smallest)
     _write(table, read.target or data, csv_, html_)
     _show(table)
 

@@ -46,9 +46,9 @@ def recommend(
     from consilience.methods.situation import shift_of
 
     check_applies(ctx)
-    recipe = rows.recipe(split=split, seed=seed)
-    say_files(recipe, not as_json)
-    sites = recipe.build_sites()
+    problem = rows.problem(split=split)
+    say_files(problem, not as_json)
+    sites = problem.build_sites(seed)
     advice = recommend_method(sites, secure=secure, epsilon=epsilon, one_round=one_round, effects=effects)
     shift = shift_of(sites)
     if as_json:

@@ -68,7 +68,7 @@ def run(
 ) -> None:
     """Run one method and write a report."""
     from consilience.cli.run_plan import RunPlan, choose, execute, resume_plan
-    from consilience.runs.recipe import run_folder
+    from consilience.runs.recipe import Recipe, run_folder
     from consilience.runs.store import Store
 
     if resume is not None:
@@ -78,12 +78,10 @@ def run(
         private = privacy.settings()
         if level is not None and not conformal:
             conformal = ASIDE
-        roles = {"split": split, "seed": seed, "validation": validation, "conformal": conformal}
-        roles["prior_var"] = network.prior_var
-        recipe = rows.recipe(method=method or "", settings=tuple(settings or ()), **roles)
-        recipe = choose(recipe, network.model, network.features, private, rounds == 1)
-        say_files(recipe, not as_json)
-        say_features(recipe, network.model, network.features, not as_json)
+        problem = rows.problem(split=split, validation=validation, conformal=conformal, **vars(network))
+        recipe = choose(Recipe(method or "", problem, seed, tuple(settings or ())), private, rounds == 1)
+        say_files(recipe.problem, not as_json)
+        say_features(recipe.problem, network.model, network.features, not as_json)
         options = {
             "out": out_ or run_folder(recipe.method.rpartition(":")[2], rows.data),
             "rounds": rounds,
@@ -123,7 +121,7 @@ def pool(
 
     saved = Store(folder).read_json()
     recipe = saved_recipe(folder, saved, model, data_dir)
-    result = load(folder, None, *recipe.build_problem())
+    result = load(folder, None, *recipe.problem.build(recipe.seed))
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
     target = Store(out_ or free_folder(folder, f"pool-{method}"))

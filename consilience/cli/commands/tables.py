@@ -72,7 +72,7 @@ def compare(
     check_applies(ctx)
     plan = Plan(
         tuple(words or ()),
-        rows.recipe(validation=validation, prior_var=network.prior_var),
+        rows.problem(validation=validation, **vars(network)),
         splits=_splits(split),
         seeds=parse_seeds(seeds),
         rounds=rounds,
@@ -83,9 +83,9 @@ def compare(
         bounds=bounds,
         participation=cohort.cohort(),
     )
-    plan = plan.choose_network(network.model, network.features).protect(privacy.settings())
-    say_files(plan.recipe, not as_json)
-    say_features(plan.recipe, network.model, network.features, not as_json)
+    plan = plan.settle().protect(privacy.settings())
+    say_files(plan.problem, not as_json)
+    say_features(plan.problem, network.model, network.features, not as_json)
     plan.check()
     if workers is None:
         workers = 1
@@ -134,7 +134,7 @@ def tune(
     check_applies(ctx)
     search = Search(
         method,
-        rows.recipe(split=split, validation=validation, prior_var=network.prior_var),
+        rows.problem(split=split, validation=validation, **vars(network)),
         seeds=parse_seeds(seeds),
         grid=grid,
         budget=budget,
@@ -144,9 +144,9 @@ def tune(
         device=compute.device,
         common=tuple(common or ()),
     )
-    search = search.choose_network(network.model, network.features)
-    say_files(search.recipe, not as_json)
-    say_features(search.recipe, network.model, network.features, not as_json)
+    search = search.settle()
+    say_files(search.problem, not as_json)
+    say_features(search.problem, network.model, network.features, not as_json)
     folder = out_ or run_folder("tune", rows.data)
 
     def show_trials(trials: list[Trial]) -> Any:

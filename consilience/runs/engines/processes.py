@@ -7,10 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
 import torch
 
+from consilience.errors import InputError
 from consilience.runs.engines.workers import cores, share_cores
 
 FEW = 4  # jobs below which starting processes, a second or two each, is not worth it
@@ -66,6 +68,25 @@ def run_in_processes(
             raise first
     finally:
         pool.shutdown(cancel_futures=True)  # what nobody will wait for is not begun
+
+
+def check_sendable(value: Any, what: str) -> None:
+    """Refuse what other processes cannot be sent.
+
+    Args:
+        value: What they would be sent.
+        what: The same for people.
+
+    Raises:
+        InputError: A part of it is defined where other processes do not find it.
+    """
+    try:
+        ForkingPickler.dumps(value)
+    except Exception as error:
+        raise InputError(
+            f"Other processes cannot be sent {what} ({error}): define its classes and functions in a module, or leave "
+            "out `workers`."
+        ) from error
 
 
 def _prepare(workers: int) -> None:
