@@ -97,7 +97,7 @@ def _own_key(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey
 
 def at_home(pooled: Model, study: Study, memory: Path) -> Model:
     """Make this site's own model of one that is handed out, with what the site kept."""
-    from consilience.study.site import read_memory
+    from consilience.study.reply import read_memory
 
     if not pooled.is_personal:
         raise InputError("This model is one for all sites: leave --memory out.")

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.data.sites import Data
@@ -30,18 +29,14 @@ from consilience.distributions.curves import (
 )
 from consilience.distributions.survival import Survival
 from consilience.errors import InputError
-from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope, Header, seal
-from consilience.study.admission import admit, rules_of
-from consilience.study.files import from_sites
-from consilience.study.masked_round import read_told, sort_files
-from consilience.study.masking import MaskBook, book_path, statistics_of
+from consilience.study.exchange import File, Made, Part, add, check_rows, hear
 from consilience.study.model import Baseline, Model
-from consilience.study.protocol.members import Member, Study
-from consilience.study.rows import fingerprint
-from consilience.study.spending import Door, Leaving
-from consilience.study.summing import add_tables, mask_table
-from consilience.study.validation.gate import refuse_errors
+from consilience.study.protocol.members import Study
+from consilience.study.rows import training_rows
+from consilience.tree import Tree
+
+if TYPE_CHECKING:
+    from consilience.study.site import Site
 
 LINES = 4  # of a site's table: events, censored rows, rows at risk, hazard at risk
 ROUNDING = 1e-3  # of sums that are added up under masks
@@ -89,50 +84,63 @@ def sum_rows(model: Model, data: Data) -> Tensor:
     return torch.stack([*shown[:3], protect_hazards(hazards, sums, times, smallest)])
 
 
-def sums_file(
-    study: Study,
-    member: Member,
-    key: Ed25519PrivateKey,
-    data: Data,
-    model: Model,
-    door: Door,
-    book: Path | None = None,
-) -> bytes:
-    """Write a site's sums on the agreed times, for a model's baseline.
+class EventSums(File):
+    """Sums on the agreed times of the rows that a site trained on, for a model's baseline."""
 
-    Args:
-        study: The study.
-        member: This site.
-        key: Its private key.
-        data: The rows that it trained on.
-        model: The pooled model.
-        door: Where the file leaves from, past the site's ledger.
-        book: The site's book of masks, in a study that masks; by default here.
+    kind = title = "statistics"
+    part = "train"
+    model: Model
 
-    Returns:
-        The file that leaves.
+    def make(self, site: Site) -> Made:
+        """Add the rows up.
 
-    Raises:
-        InputError: The site has too few events to send sums that show none of them.
-    """
-    content = _sums_file(study, member, key, data, model, book)
-    leaving = Leaving(f"statistics about {model.checksum[:12]}", data, part="train", one_model=True)
-    return door.let_out(study.agreement, key, leaving, content)
+        Args:
+            site: The site.
 
+        Raises:
+            InputError: The site has too few events to send sums that show none of them.
+        """
+        data = training_rows(self.study.agreement, site.role(self.part)).data
+        value = {"times": sum_rows(self.model, data), "count": torch.tensor(len(data.y))}
+        return Made(value, len(data.y), data)
 
-def _sums_file(
-    study: Study, member: Member, key: Ed25519PrivateKey, data: Data, model: Model, book: Path | None = None
-) -> bytes:
-    """The file of `sums_file`, which nothing charges."""
-    agreement = study.agreement
-    table = sum_rows(model, data)
-    about = {"number": member.number, "model": model.checksum}
-    header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
-    if not agreement.secure:
-        return seal({"times": table, "count": torch.tensor(len(data.y))}, header, key)
-    masks = MaskBook(book or book_path(study, member), study, member, key)
-    masked = mask_table(masks, statistics_of(model.checksum), fingerprint(data), table, len(data.y))
-    return seal({"masked": masked}, header, key)
+    def form(self) -> Tree:
+        """Give a file's value without any rows."""
+        times = torch.zeros(LINES, len(self.study.agreement.target.times), dtype=torch.float64)
+        return {"times": times, "count": torch.tensor(0)}
+
+    def summand(self, value: Any) -> Tensor:
+        """Take the sums from a file's value.
+
+        Args:
+            value: What the file holds.
+        """
+        table: Tensor = value["times"]
+        return table
+
+    def check(self, part: Part, most: int, where: str) -> None:
+        """Refuse sums that no site under the study's rules can have.
+
+        Args:
+            part: What came in.
+            most: The most rows that its sites committed to.
+            where: Where it is from.
+
+        Raises:
+            InputError: It is not used.
+        """
+        events, censored, at_risk, hazards = part.table
+        smallest = self.study.agreement.smallest
+        check_rows(part.rows, smallest, most, where)
+        people = float((events + censored).sum())
+        sound = bool((part.table >= -ROUNDING).all()) and people <= part.rows + ROUNDING
+        sound &= bool((at_risk <= part.rows + ROUNDING).all()) and bool((at_risk.diff() <= ROUNDING).all())
+        sound &= bool((hazards.diff() <= ROUNDING * (1 + float(hazards.max()))).all())
+        sound &= smallest - ROUNDING <= float(events.sum())
+        if not sound:
+            raise InputError(
+                f"{where} is not used: its numbers cannot be sums over people who leave one after another."
+            )
 
 
 def find_baseline(study: Study, model: Model, paths: Sequence[Path]) -> Found:
@@ -151,77 +159,13 @@ def find_baseline(study: Study, model: Model, paths: Sequence[Path]) -> Found:
     """
     agreement = study.agreement
     times = torch.tensor(agreement.target.times, dtype=torch.float64)
-    if agreement.secure:
-        total, rows, names, refused = _read_masked(study, model, paths)
-    else:
-        total, rows, names, refused = _read_plain(study, model, paths)
+    parts, refused = hear(EventSums(study, model), paths)
+    names = tuple(name for part in parts for name in part.sites)
     agreement.disclosure.check_sites(len(names), "files of sums", " ".join(refused))
+    total = add(parts)
+    rows = sum(part.rows for part in parts)
     count = torch.tensor(float(rows), dtype=torch.float64)
     people = TimeSums(total[0], total[1], total[2], count)
     hazard = baseline(times, [TimeSums(total[0], total[1], total[3], count)], agreement.smallest)
     found = Baseline(agreement.target.times, tuple(hazard.tolist()))
     return Found(found, curve_of(times, people, agreement.smallest), names, rows, tuple(refused))
-
-
-def _read_plain(study: Study, model: Model, paths: Sequence[Path]) -> tuple[Tensor, int, tuple[str, ...], list[str]]:
-    """The sum of the sites' tables, the rows behind it, whose they are, and a sentence for each that is left out."""
-    envelopes, refused = from_sites(study, paths, "statistics")
-    total = torch.zeros(LINES, len(study.agreement.target.times), dtype=torch.float64)
-    rows = 0
-    names = []
-    for envelope in envelopes:
-        try:
-            with refuse_errors():
-                table, count = _admit(study, model, envelope)
-        except InputError as error:
-            refused.append(str(error))
-            continue
-        total = total + table
-        rows += count
-        names.append(envelope.header.sender)
-    return total, rows, tuple(names), refused
-
-
-def _admit(study: Study, model: Model, envelope: Envelope) -> tuple[Tensor, int]:
-    _check_model(model, envelope)
-    like = torch.zeros(LINES, len(study.agreement.target.times), dtype=torch.float64)
-    value = envelope.value(TYPES)
-    admit(value, {"times": like, "count": torch.tensor(0)}, envelope.path)
-    count = int(value["count"])
-    most = rules_of(study.agreement, study.member(envelope.header.sender).rows).largest_site
-    _check_table(study, value["times"], count, most, envelope.path)
-    return value["times"], count
-
-
-def _read_masked(study: Study, model: Model, paths: Sequence[Path]) -> tuple[Tensor, int, tuple[str, ...], list[str]]:
-    own, told_paths = sort_files(paths)
-    envelopes, refused = from_sites(study, own, "statistics")
-    told, others = read_told(study, told_paths, 1)
-    for envelope in envelopes:
-        _check_model(model, envelope)
-    like = torch.zeros(LINES, len(study.agreement.target.times), dtype=torch.float64)
-    summed = add_tables(study, envelopes, told, like, statistics_of(model.checksum))
-    assert isinstance(summed.table, Tensor)
-    most = sum(study.member(name).rows for name in summed.names)
-    _check_table(study, summed.table, summed.rows, most, "The sum of the statistics")
-    return summed.table, summed.rows, summed.names, [*refused, *others, *summed.refused]
-
-
-def _check_model(model: Model, envelope: Envelope) -> None:
-    if envelope.header.about.get("model") != model.checksum:
-        raise InputError(f"{envelope.path} is about another model than this one: ask the site for new statistics.")
-
-
-def _check_table(study: Study, table: Tensor, rows: int, most: int, where: str) -> None:
-    """Refuse sums that no site under the study's rules can have."""
-    events, censored, at_risk, hazards = table
-    smallest = study.agreement.smallest
-    if not smallest <= rows <= most:
-        raise InputError(f"{where} is not used: it speaks for {rows:,} rows; {smallest} to {most:,} are expected.")
-    people = float((events + censored).sum())
-    sound = bool((table >= -ROUNDING).all()) and people <= rows + ROUNDING
-    sound &= bool((at_risk <= rows + ROUNDING).all()) and bool((at_risk.diff() <= ROUNDING).all())
-    sound &= bool((hazards.diff() <= ROUNDING * (1 + float(hazards.max()))).all())
-    sound &= smallest - ROUNDING <= float(events.sum())
-    if not sound:
-        raise InputError(f"{where} is not used: its numbers cannot be sums over people who leave one after another.")

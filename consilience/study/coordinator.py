@@ -17,7 +17,7 @@ from consilience.errors import InputError, refuse_damage
 from consilience.key import Stream
 from consilience.messages import Received, Server
 from consilience.method import Method
-from consilience.metrics.choice import choose_value, knob_of, without_student
+from consilience.metrics.choice import choose_value, without_student
 from consilience.report.schema.wording import privacy_note
 from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.influence import Influence, measure_influence
@@ -28,9 +28,9 @@ from consilience.serialisation.codec import types_of
 from consilience.serialisation.envelope import Header, seal
 from consilience.serialisation.signature import public
 from consilience.study.account import account, baseline_account, bytes_crossed, chosen_account, influence_warnings
-from consilience.study.admission import check_release, gate_of
 from consilience.study.baseline import find_baseline
 from consilience.study.effects import pooled_effects
+from consilience.study.exchange import add, hear
 from consilience.study.files import Collected, collect, message_file, open_file
 from consilience.study.masked_round import Masking
 from consilience.study.model import Facts, Model, model_file, select_hand_out
@@ -39,8 +39,9 @@ from consilience.study.protocol.columns import features, inspect
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import describe_promise
 from consilience.study.protocol.rehearsal import probe_rows, server_of
-from consilience.study.statistics import judge, read_statistics
+from consilience.study.statistics import Statistics, judge
 from consilience.study.told import fitted_of, read_told
+from consilience.study.validation.rules import check_release, gate_of
 from consilience.tree import Tree
 
 SUMMED = "Replies were summed under masks: nobody saw a single one, nor who has how many rows."
@@ -156,34 +157,104 @@ def pool(
     before, played, collected, influence, total, heard = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
-    rows = rows_heard(study, before.rows, replies)
-    accepted = check_release(study, collected.names, rows, accept_difference, collected.refused)
-    notes = [*heard]
-    if agreement.secure:
-        notes.append(SUMMED)
-    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes, total=total)
-    state_bytes = None
-    next_message = None
-    if number < agreement.rounds:
-        header = Header("state", agreement.hash, agreement.name, "server", number, {"rows": rows})
-        state_bytes = seal({"state": played.state}, header, key)
-        next_message = message_file(agreement, method.broadcast(played.state), number + 1, key)
     carried: Tree = ()  # as a rule every site computes the first message for itself
     if before.done or method.shows_inputs:
         carried = played.message
-    ledger = bytes_crossed(collected.received, collected.names, carried, number)
     shares = {
         name: influence.shares[reply.client] for name, reply in replies.items() if reply.client in influence.shares
     }
-    remarks = influence_warnings(agreement, shares, influence.unknown)
-    told = [read_told(agreement, collected.about.get(name, {})) for name in collected.names]
+    ended = Ended(
+        method,
+        played.state,
+        number,
+        rows_heard(study, before.rows, replies),
+        replies,
+        collected.about,
+        bytes_crossed(collected.received, collected.names, carried, number),
+        shares,
+        influence.unknown,
+        total,
+        collected.refused,
+        notes=heard,
+    )
+    pooled = finish(study, key, ended, accept_difference)
+    if number == agreement.rounds:
+        return pooled
+    header = Header("state", agreement.hash, agreement.name, "server", number, {"rows": ended.rows})
+    state = seal({"state": played.state}, header, key)
+    message = message_file(agreement, method.broadcast(played.state), number + 1, key)
+    return pooled._replace(state=state, message=message)
+
+
+class Ended(NamedTuple):
+    """Where rounds ended, by files or over Flower.
+
+    Attributes:
+        method: The study's method.
+        state: The pool.
+        rounds: How many rounds are done.
+        rows: Rows of everyone who replied in any round; 0 where a site withheld their number.
+        replies: The last round's replies, by site.
+        about: What each of them says of itself, by site.
+        ledger: The bytes that crossed.
+        shares: How much of the pool is each site's, by name, where that was measured.
+        unknown: Why it was not; empty where it was.
+        total: How many rows stand behind a masked sum; 0 where each site says its own.
+        refused: A sentence for each file that was left out.
+        losses: A sentence for each site that a round went on without.
+        notes: What the method warned of.
+        labelled: Whether the coordinator's labelled rows fitted β.
+    """
+
+    method: Method
+    state: Tree
+    rounds: int
+    rows: dict[str, int]
+    replies: Mapping[str, Received]
+    about: Mapping[str, Mapping[str, Any]]
+    ledger: dict[str, Any]
+    shares: Mapping[str, float]
+    unknown: str = ""
+    total: int = 0
+    refused: tuple[str, ...] = ()
+    losses: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    labelled: bool = False
+
+
+def finish(study: Study, key: Ed25519PrivateKey, ended: Ended, accept_difference: bool = False) -> PooledFiles:
+    """Write the model of what was pooled, and its account: the one end of rounds, by files and over Flower.
+
+    Args:
+        study: The study.
+        key: The coordinator's key.
+        ended: Where the rounds ended.
+        accept_difference: Whether what this model and an earlier one show together of single sites is accepted.
+
+    Returns:
+        The files to hand out.
+
+    Raises:
+        InputError: Too few sites replied, or the model would show by subtraction what a site sent.
+    """
+    agreement = study.agreement
+    names = tuple(ended.replies)
+    accepted = check_release(study, names, ended.rows, accept_difference, ended.refused)
+    notes = [*ended.notes]
+    if agreement.secure:
+        notes.append(SUMMED)
+    model, facts = write_model(
+        study, ended.method, ended.state, ended.rows, names, ended.rounds, key, ended.labelled, notes, ended.total
+    )
+    remarks = influence_warnings(agreement, ended.shares, ended.unknown)
+    told = [read_told(agreement, ended.about.get(name, {})) for name in names]
     fitted = fitted_of(agreement, facts.rows, told, len(facts.sites))
-    warnings = [*left_out(collected.refused), *accepted, *remarks, *fitted.merges()]
-    report = account(study, facts, rows, replies, ledger, warnings, shares)
-    effects = pooled_effects(agreement, played.state, collected.names, collected.received, fitted)
+    warnings = [*left_out(ended.refused), *ended.losses, *accepted, *remarks, *fitted.merges()]
+    report = account(study, facts, ended.rows, ended.replies, ended.ledger, warnings, ended.shares)
+    effects = pooled_effects(agreement, ended.state, names, [*ended.replies.values()], fitted)
     if effects is not None:
         report["effects"] = effects.to_json()
-    return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report, tuple(remarks))
+    return PooledFiles(model, None, None, facts, ended.refused, report, tuple(remarks))
 
 
 class _Before(NamedTuple):
@@ -404,11 +475,12 @@ def choose(
         raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
     if agreement.target.event:
         return _choose_baseline(study, model, paths, key, known)
-    knob = knob_of(model.method, model.state)
-    statistics, refused = read_statistics(study, model, knob, paths)
+    asked = Statistics(study, model)
+    knob = asked.knob
+    statistics, refused = hear(asked, paths)
     if not statistics:
         raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
-    value, temperature = choose_value(torch.stack([s.table for s in statistics]).sum(0), knob)
+    value, temperature = choose_value(add(statistics), knob)
     method, state = model.method.turn(model.state, value)
     state = _train_student(agreement, method, state, inputs)
     names = tuple(name for s in statistics for name in s.sites)

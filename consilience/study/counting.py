@@ -1,4 +1,9 @@
-"""The sites' counts of scores at the coordinator: read one by one, or as a sum under masks, and checked.
+"""The sites' counts for the prediction sets of a model: what a site makes of rows it set aside, and their sum.
+
+A site's table shows how strange these rows look to the model, and no row. Cells with few rows are counted in a cell
+above them, which only enlarges the sets; also before they are masked, so that no difference of sums shows a row. Under
+masks a site with too few rows sends zeros, which nobody can tell from counts. Under differential privacy a table leaves
+with noise, which is drawn once for each model and kept.
 
 What can be checked of counts: their form, that they are numbers of rows, and that no site speaks for more rows than it
 committed to. With noise a count is any number not too far from that; under masks all this is checked of the sum.
@@ -9,26 +14,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from consilience.aggregation.summands import Cells
+from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.prediction_sets.kinds import Calibration
+from consilience.prediction_sets.counts import add_noise, merge_upwards
+from consilience.prediction_sets.kinds import Calibration, site_table
+from consilience.prediction_sets.scores import CALIBRATION, draws, row_scores
+from consilience.privacy.dp.budget import Cost
 from consilience.privacy.dp.mechanisms import Released
+from consilience.privacy.entropy import Entropy
+from consilience.runs.engines import threads_for, using_threads
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope
-from consilience.study.admission import admit, rules_of
-from consilience.study.files import from_sites
-from consilience.study.masked_round import read_told, sort_files
-from consilience.study.masking import counts_of
-from consilience.study.protocol.guarantees import empty_counts, fewest_scores
-from consilience.study.protocol.members import Study
-from consilience.study.summing import add_tables
-from consilience.study.validation.gate import refuse_errors
+from consilience.serialisation.envelope import Header, seal
+from consilience.study.exchange import File, Made, Part, add, check_rows, hear
+from consilience.study.files import SLACK, open_file
+from consilience.study.model import Model
+from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.guarantees import calibration_of, empty_counts, fewest_scores
+from consilience.study.protocol.members import Member, Study
+from consilience.study.rows import draw_by_content, fingerprint
+from consilience.tree import Tree
 
+if TYPE_CHECKING:
+    from consilience.study.site import Site
+
+KEPT = "counts"  # the kind of the file that keeps what left with noise
 NOISE = 12.0  # standard deviations that no noise exceeds: once in 10³²
 
 
@@ -50,27 +65,202 @@ class Total(NamedTuple):
     groups: int | None = None
 
 
-class Counted(NamedTuple):
-    """What one site's file says.
+class Counts(File):
+    """How strange the rows that a site set aside look to a model, on the agreed grid.
 
     Attributes:
-        site: The site's name.
-        rows: How many rows it counted; 0 where noise hides it.
-        table: Their scores on the agreed grid.
+        plan: What was agreed.
     """
 
-    site: str
-    rows: int
-    table: Tensor
+    kind = "calibration"
+    title = "counts"
+    part = "calibrate"
+    model: Model
+
+    def __init__(self, study: Study, model: Model) -> None:
+        """Ask for counts about a model, where prediction sets are agreed on."""
+        super().__init__(study, model)
+        self.plan = calibration_of(study.agreement)
+
+    def about(self, member: Member) -> dict[str, Any]:
+        """Say in the file's header who answers, about which model, and what was agreed.
+
+        Args:
+            member: The site.
+        """
+        return {**super().about(member), "kind": self.plan.kind}
+
+    @property
+    def most_bytes(self) -> int:
+        """How large the file may be."""
+        return self.study.agreement.most_bytes + SLACK + empty_counts(self.plan).nbytes
+
+    def make(self, site: Site) -> Made:
+        """Count, with noise where privacy is promised.
+
+        Args:
+            site: The site.
+
+        Raises:
+            InputError: Too few rows are set aside, the model is not the site's own where the others' are, or the site
+                has sent other counts.
+        """
+        agreement = self.study.agreement
+        rows = site.role(self.part)
+        scores = score_site(agreement, self.plan, self.model, site.member.number, rows)
+        table = site_table(self.plan, scores, rows.y)
+        if self.plan.noise:
+            return self._with_noise(site, rows, table)
+        counted = len(rows.y)
+        if self.plan.kind != "quantile":
+            table = merge_upwards(table, fewest_scores(agreement))
+            counted = int(table.sum())
+        return Made(_value(table, counted), counted, rows)
+
+    def _with_noise(self, site: Site, rows: Data, table: Tensor) -> Made:
+        """The table with noise of the operating system, or the one that was sent before; how many rows is not said."""
+        study, model = self.study, self.model.checksum
+        privacy = study.agreement.privacy
+        assert privacy is not None
+        privacy.check(len(study.active), sum(one.rows for one in study.active))
+        tables, made_from = _read_kept(site)
+        repeated = model in tables
+        if repeated and made_from.get(model) != fingerprint(rows):
+            raise InputError(
+                "This site has sent counts of other rows about this model, and a second answer would cost twice the "
+                f"privacy budget: use the table of then, which {site.kept(KEPT)} keeps."
+            )
+        if not repeated:
+            tables[model] = add_noise(table, self.plan.noise, Entropy())
+            made_from[model] = fingerprint(rows)
+        agreement = study.agreement
+        header = Header(KEPT, agreement.hash, agreement.name, site.member.name, 1, {"rows": made_from})
+        kept = (seal(tables, header, site.key), "Stays here, so that noise is not drawn again")
+        return Made(_value(tables[model], 0), 0, rows, Cost(privacy.mu), {site.kept(KEPT): kept}, repeated)
+
+    def form(self) -> Tree:
+        """Give a file's value without any rows."""
+        table = empty_counts(self.plan)
+        if self.plan.noise:
+            table = table.double()
+        return _value(table, 0)
+
+    def summand(self, value: Any) -> Cells:
+        """Take the cells from a file's value, and whether its site has rows.
+
+        Args:
+            value: What the file holds.
+        """
+        return Cells(value["conformal"].double(), torch.tensor(float(value["count"] > 0), dtype=torch.float64))
+
+    def check(self, part: Part, most: int, where: str) -> None:
+        """Refuse what cannot be counts of so many rows.
+
+        Args:
+            part: What came in.
+            most: The most rows that its sites committed to.
+            where: Where it is from.
+
+        Raises:
+            InputError: It is not used.
+        """
+        table = part.table.values
+        groups = round(float(part.table.groups))
+        if self.plan.noise:
+            sound = _is_noisy(table, most, self.plan.noise * len(part.sites)) and groups == part.rows == 0
+        elif self.masked:
+            sound = _are_counts(table, part.rows, most) and 0 <= groups <= len(part.sites)
+        else:
+            check_rows(part.rows, 1, most, where)
+            fewest, rows = 1, 1
+            if self.plan.kind != "quantile":
+                fewest, rows = fewest_scores(self.study.agreement), part.rows
+            sound = _are_counts(table, rows, most) and int(table[table != 0].min()) >= fewest
+        if not sound and self.masked:
+            raise InputError(
+                f"{where} cannot be one of rows: one of the sites sent something else than it should, and masks hide "
+                "which."
+            )
+        if not sound:
+            raise InputError(f"{where} cannot be counts of enough rows: not used.")
 
 
-def add_counts(study: Study, model: str, plan: Calibration, paths: Sequence[Path]) -> Total:
+def _value(table: Tensor, rows: int) -> dict[str, Tensor]:
+    return {"conformal": table, "count": torch.tensor(rows)}
+
+
+def _read_kept(site: Site) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tables that left with noise and the rows they were made from, by model."""
+    if not site.kept(KEPT).exists():
+        return {}, {}
+    envelope = open_file(site.study, site.kept(KEPT), KEPT)
+    if envelope.header.sender != site.member.name:
+        raise InputError(f"{site.kept(KEPT)} is another site's: give this site's own.")
+    return dict(envelope.value(TYPES)), dict(envelope.header.about["rows"])
+
+
+def score_site(agreement: Agreement, plan: Calibration, model: Model, number: int, rows: Data) -> Tensor:
+    """Score the rows that a site set aside, if thresholds can be found by them.
+
+    Args:
+        agreement: The study's agreement.
+        plan: What was agreed.
+        model: The pooled model.
+        number: The site's number in the study.
+        rows: The rows.
+
+    Returns:
+        Their scores [N].
+
+    Raises:
+        InputError: Too few rows are set aside, or the model is not the site's own where the others' are.
+    """
+    if plan.own_models != model.own:
+        raise InputError(
+            "Prediction sets of this study are of the sites' own models, and this is a newcomer's: give "
+            "what `site fit` kept with --memory. A site that took no part sends no counts."
+        )
+    shown = plan.kind == "own" or not (agreement.secure or plan.noise)
+    if shown and len(rows.y) < agreement.smallest:
+        raise InputError(
+            f"Only {len(rows.y)} rows are set aside to calibrate and no count below {agreement.smallest} may be shown: "
+            "this site sends no counts."
+        )
+    if agreement.kind == "survival" and model.baseline is None:
+        raise InputError(
+            "Lower bounds of times need survival curves, and this model has no baseline: first `site statistics` at "
+            "the sites and `study choose` at the coordinator."
+        )
+    return score_rows(model, plan, number, rows)
+
+
+def score_rows(model: Model, plan: Calibration, number: int, rows: Data) -> Tensor:
+    """Score the rows that a site set aside.
+
+    Args:
+        model: The pooled model.
+        plan: What was agreed.
+        number: The site's number in the study.
+        rows: The rows.
+
+    Returns:
+        Their scores [N].
+    """
+    if not len(rows.y):
+        return torch.zeros(0, dtype=torch.float64)
+    u = draws(model.agreement.key, CALIBRATION, len(rows.y), number)
+    if plan.noise:  # by place, one row more would change the scores of all after it
+        u = draw_by_content(model.agreement, rows, "score")
+    with torch.no_grad(), using_threads(threads_for(model.agreement.build_task())):
+        return row_scores(plan.score, model.on_network_scale(rows.x), rows.y, u, plan.level)
+
+
+def add_counts(study: Study, model: Model, paths: Sequence[Path]) -> Total:
     """Add up the sites' counts about a model.
 
     Args:
         study: The study.
-        model: The checksum of the model that they must be about.
-        plan: What was agreed.
+        model: The model that they must be about.
         paths: The sites' files; under masks also what was told of masks shared with missing sites.
 
     Returns:
@@ -80,105 +270,25 @@ def add_counts(study: Study, model: str, plan: Calibration, paths: Sequence[Path
         InputError: Too few sites' counts can be used, or masked ones cannot be summed.
     """
     agreement = study.agreement
-    if agreement.secure:
-        total = _add_masked(study, model, plan, paths)
-    else:
-        total = _add_plain(study, model, plan, paths)
-    if agreement.privacy is not None:
-        agreement.privacy.check_shares(Released(total.table, torch.tensor(float(len(total.names)))))
-    return total
-
-
-def _add_plain(study: Study, model: str, plan: Calibration, paths: Sequence[Path]) -> Total:
-    """The sum of single files."""
-    envelopes, refused = from_sites(study, paths, "calibration", more=empty_counts(plan).nbytes)
-    counted = []
-    for envelope in envelopes:
-        try:
-            with refuse_errors():
-                counted.append(_admit(study, model, plan, envelope))
-        except InputError as error:
-            refused.append(str(error))
-    fewest = study.agreement.fewest_sites
-    if len(counted) < fewest:
+    counts = Counts(study, model)
+    parts, refused = hear(counts, paths)
+    names = [name for part in parts for name in part.sites]
+    if len(names) < agreement.fewest_sites:
         raise InputError(
-            f"The counts of {len(counted)} site(s) can be used, and {fewest} are agreed on as the fewest. "
-            f"{' '.join(refused)}".strip()
+            f"The counts of {len(names)} site(s) can be used, and {agreement.fewest_sites} are agreed on as the "
+            f"fewest. {' '.join(refused)}".strip()
         )
-    table = torch.stack([each.table for each in counted]).sum(0)
+    table = add([part._replace(table=part.table.values) for part in parts])
     groups = None
-    if plan.noise:
-        groups = len(counted)
-    return Total(table, [each.rows for each in counted], [each.site for each in counted], refused, groups)
-
-
-def _add_masked(study: Study, model: str, plan: Calibration, paths: Sequence[Path]) -> Total:
-    """The sum of masked files, of which nothing else can be read."""
-    own, told_paths = sort_files(paths)
-    envelopes, refused = from_sites(study, own, "calibration", more=empty_counts(plan).nbytes)
-    told, others = read_told(study, told_paths, 1)
-    about = []
-    for envelope in envelopes:
-        try:
-            _check_model(model, envelope)
-            about.append(envelope)
-        except InputError as error:
-            refused.append(str(error))
-    like = Cells(empty_counts(plan).double(), torch.zeros((), dtype=torch.float64))
-    try:
-        summed = add_tables(study, about, told, like, counts_of(model))
-    except InputError as error:
-        raise InputError(f"{error} {' '.join((*refused, *others))}".strip()) from error
-    names = list(summed.names)
-    most = sum(rules_of(study.agreement, study.member(name).rows).largest_site for name in names)
-    table = summed.table.values
-    groups = round(float(summed.table.groups))
-    refused = [*refused, *others, *summed.refused]
-    if plan.noise:
-        sound = _is_noisy(table, most, plan.noise * len(names))
+    if counts.plan.noise:
         groups = len(names)
     else:
-        sound = _are_counts(table, summed.rows, most) and 0 <= groups <= len(names)
         table = table.long()
-    if not sound:
-        raise InputError(
-            "The sum of all counts cannot be one of rows: one of the sites sent something else than it should, and "
-            "masks hide which."
-        )
-    return Total(table, [summed.rows], names, refused, groups)
-
-
-def _check_model(model: str, envelope: Envelope) -> None:
-    if envelope.header.about.get("model") != model:
-        raise InputError(f"{envelope.path} is about another model than this one: ask the site for new counts.")
-
-
-def _admit(study: Study, model: str, plan: Calibration, envelope: Envelope) -> Counted:
-    """A site's counts, if they can be counts of its rows."""
-    agreement = study.agreement
-    rules = rules_of(agreement, study.member(envelope.header.sender).rows)
-    _check_model(model, envelope)
-    expected = empty_counts(plan)
-    if plan.noise:
-        expected = expected.double()
-    value = envelope.value(TYPES)
-    admit(value, {"conformal": expected, "count": torch.tensor(0)}, envelope.path)
-    counted = Counted(envelope.header.sender, int(value["count"]), value["conformal"])
-    most = rules.largest_site
-    if plan.noise:
-        sound = _is_noisy(counted.table, most, plan.noise) and counted.rows == 0
-    elif not 0 < counted.rows <= most:
-        raise InputError(
-            f"{envelope.path} is not used: it speaks for {counted.rows:,} rows, and its site may for {most:,}."
-        )
-    elif plan.kind == "quantile":
-        sound = _are_counts(counted.table, 1, 1)
-    else:
-        filled = counted.table[counted.table != 0]
-        sound = _are_counts(counted.table, counted.rows, most) and int(filled.min()) >= fewest_scores(agreement)
-    if not sound:
-        raise InputError(f"{envelope.path} cannot be counts of enough rows: not used.")
-    return counted
+        if counts.masked:
+            groups = round(float(parts[0].table.groups))
+    if agreement.privacy is not None:
+        agreement.privacy.check_shares(Released(table, torch.tensor(float(len(names)))))
+    return Total(table, [part.rows for part in parts], names, refused, groups)
 
 
 def _are_counts(table: Tensor, rows: int, most: int) -> bool:

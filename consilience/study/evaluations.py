@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.data.sites import Data
 from consilience.distributions.predictive import Categorical, Distribution
 from consilience.errors import InputError
 from consilience.metrics.binning import align
@@ -24,15 +22,15 @@ from consilience.metrics.scores import recalibration
 from consilience.metrics.site_calibration import BINS, bin_json, level_json, site_calibration
 from consilience.privacy.disclosure.rules import SMALLEST_CELL, by_rule
 from consilience.report.suppression import RECALIBRATION, merge_bins
-from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope, Header, seal
-from consilience.study.admission import admit, rules_of
-from consilience.study.files import from_sites
+from consilience.study.exchange import File, Made, Part, check_rows, hear
+from consilience.study.model import Model
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.calibration import check_may_evaluate
-from consilience.study.protocol.members import Member, Study
-from consilience.study.spending import Door, Leaving
-from consilience.study.validation.gate import refuse_errors
+from consilience.study.protocol.members import Study
+from consilience.tree import Tree
+
+if TYPE_CHECKING:
+    from consilience.study.site import Site
 
 KIND = "evaluation"
 LEVELS = (0.5, 0.8, 0.95)  # of the intervals whose coverage is told
@@ -40,46 +38,79 @@ WITHHELD = -1
 ROUNDING = 1e-9  # of a mean of probabilities
 
 
-def evaluation_file(
-    study: Study,
-    member: Member,
-    key: Ed25519PrivateKey,
-    model: str,
-    p: Distribution,
-    data: Data,
-    door: Door,
-) -> bytes:
-    """Write what a site tells of a model's calibration on its test rows.
+class Evaluation(File):
+    """Calibration of a model on a site's test rows."""
+
+    kind = title = KIND
+    part = "test"
+    model: Model
+
+    def __init__(self, study: Study, model: Model) -> None:
+        """Ask for it, where the sites agreed on it."""
+        check_may_evaluate(study.agreement)
+        super().__init__(study, model)
+
+    @property
+    def name(self) -> str:
+        """What the ledger enters."""
+        return f"{self.title} of {self.model.checksum[:12]}"
+
+    def make(self, site: Site) -> Made:
+        """Count under the disclosure rules.
+
+        Args:
+            site: The site.
+
+        Raises:
+            InputError: Too few rows are behind it.
+        """
+        agreement = self.study.agreement
+        data = site.role(self.part)
+        y = data.y
+        if not agreement.target.classes:
+            y = y * agreement.target.spread + agreement.target.centre
+        value = tabulate(agreement, self.model(data.x), y)
+        return Made({**value, "count": torch.tensor(len(y))}, len(y), data)
+
+    def form(self) -> Tree:
+        """Give a file's value without any rows."""
+        return {**_empty(bool(self.study.agreement.target.classes)), "count": torch.tensor(0)}
+
+    def check(self, part: Part, most: int, where: str) -> None:
+        """Refuse calibration that cannot be that of its rows.
+
+        Args:
+            part: What came in.
+            most: The most rows that its site committed to.
+            where: Where it is from.
+
+        Raises:
+            InputError: It is not used.
+        """
+        agreement = self.study.agreement
+        check_rows(part.rows, agreement.smallest, most, where)
+        if agreement.target.classes:
+            sound = _are_bins(part.table, part.rows, agreement)
+        else:
+            sound = _are_levels(part.table["inside"].tolist(), part.rows, agreement.smallest)
+        if not sound:
+            raise InputError(f"{where} is not used: it cannot be the calibration of these rows under the rules.")
+
+
+def tabulate(agreement: Agreement, p: Distribution, y: Tensor) -> dict[str, Tensor]:
+    """Count what a site may tell of a model's calibration.
 
     Args:
-        study: The study.
-        member: This site.
-        key: Its private key.
-        model: The model's checksum.
+        agreement: The study's agreement.
         p: What the model predicts for the rows, in the target's own unit.
-        data: The rows.
-        door: Where the file leaves from, past the site's ledger.
+        y: What was seen, in that unit.
 
     Returns:
-        The signed file that leaves.
+        The counts.
 
     Raises:
-        InputError: The study did not agree on it, or too few rows are behind it.
+        InputError: Too few rows are behind it.
     """
-    y = data.y
-    if not study.agreement.target.classes:
-        y = y * study.agreement.target.spread + study.agreement.target.centre
-    content = _evaluation_file(study, member, key, model, p, y)
-    leaving = Leaving(f"evaluation of {model[:12]}", data, part="test", one_model=True)
-    return door.let_out(study.agreement, key, leaving, content)
-
-
-def _evaluation_file(
-    study: Study, member: Member, key: Ed25519PrivateKey, model: str, p: Distribution, y: Tensor
-) -> bytes:
-    """The file of `evaluation_file`, which nothing charges."""
-    agreement = study.agreement
-    check_may_evaluate(agreement)
     if isinstance(p, Categorical):
         value = _tabulate_bins(p, y, agreement.smallest)
     else:
@@ -90,9 +121,7 @@ def _evaluation_file(
             "sends none."
         )
         raise InputError(by_rule(SMALLEST_CELL, sentence))
-    about = {"model": model, "number": member.number}
-    header = Header(KIND, agreement.hash, agreement.name, member.name, 1, about)
-    return seal({**value, "count": torch.tensor(len(y))}, header, key)
+    return value
 
 
 def _tabulate_bins(p: Categorical, y: Tensor, smallest: int) -> dict[str, Tensor] | None:
@@ -141,12 +170,12 @@ def _empty(is_categorical: bool) -> dict[str, Tensor]:
     }
 
 
-def read_evaluations(study: Study, model: str, paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
+def read_evaluations(study: Study, model: Model, paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
     """Read what sites tell of a model's calibration.
 
     Args:
         study: The study.
-        model: The checksum of the model that it must be about.
+        model: The model that it must be about.
         paths: The sites' files.
 
     Returns:
@@ -156,46 +185,19 @@ def read_evaluations(study: Study, model: str, paths: Sequence[Path]) -> tuple[l
     Raises:
         InputError: The study did not agree on it, or no file can be used.
     """
-    check_may_evaluate(study.agreement)
-    envelopes, refused = from_sites(study, paths, KIND)
-    sites = []
-    for envelope in envelopes:
-        try:
-            with refuse_errors():
-                sites.append(_admit(study, model, envelope))
-        except InputError as error:
-            refused.append(str(error))
-    if not sites:
+    parts, refused = hear(Evaluation(study, model), paths)
+    if not parts:
         raise InputError(f"No site's calibration can be used. {' '.join(refused)}".strip())
     order = [site.name for site in study.sites]
-    return sorted(sites, key=lambda site: order.index(site["site"])), refused
+    return [_told(study, part) for part in sorted(parts, key=lambda part: order.index(part.sites[0]))], refused
 
 
-def _admit(study: Study, model: str, envelope: Envelope) -> dict[str, Any]:
-    """A site's calibration, if it can be one of its rows."""
-    agreement = study.agreement
-    name = envelope.header.sender
-    if envelope.header.about.get("model") != model:
-        raise InputError(f"{envelope.path} is about another model than this one: ask the site to evaluate this one.")
-    value = envelope.value(TYPES)
-    is_categorical = bool(agreement.target.classes)
-    admit(value, {**_empty(is_categorical), "count": torch.tensor(0)}, envelope.path)
-    rows = int(value["count"])
-    most = rules_of(agreement, study.member(name).rows).largest_site
-    if not agreement.smallest <= rows <= most:
-        raise InputError(
-            f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {agreement.smallest:,} "
-            f"to {most:,}."
-        )
-    if is_categorical:
-        sound = _are_bins(value, rows, agreement)
-    else:
-        sound = _are_levels(value["inside"].tolist(), rows, agreement.smallest)
-    if not sound:
-        raise InputError(f"{envelope.path} is not used: it cannot be the calibration of these rows under the rules.")
-    if is_categorical:
-        return {"site": name, "test": rows, **_read_bins(value)}
-    return {"site": name, "test": rows, "coverage": _read_levels(value["inside"].tolist(), rows)}
+def _told(study: Study, part: Part) -> dict[str, Any]:
+    """A site's calibration by the names of `run.json`."""
+    about = {"site": part.sites[0], "test": part.rows}
+    if study.agreement.target.classes:
+        return {**about, **_read_bins(part.table)}
+    return {**about, "coverage": _read_levels(part.table["inside"].tolist(), part.rows)}
 
 
 def _are_bins(value: dict[str, Tensor], rows: int, agreement: Agreement) -> bool:

@@ -16,10 +16,10 @@ from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.serialisation.codec import decode, types_of
 from consilience.serialisation.envelope import MOST_BYTES, Envelope, Header, open_envelope, seal
-from consilience.study.admission import group_answers, rules_of
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study
 from consilience.study.validation.gate import Arrival, Gate, Identity, Refused, limit_bytes
+from consilience.study.validation.rules import group_answers, rules_of
 from consilience.tree import Tree
 
 SLACK = 100_000  # bytes of a file that is not a reply, beyond those agreed for one
@@ -100,7 +100,7 @@ def open_file(study: Study, path: Path, kind: str, most: int = MOST_BYTES) -> En
 
 
 def from_sites(
-    study: Study, paths: Sequence[Path], kind: str, round: int = 1, more: int = 0
+    study: Study, paths: Sequence[Path], kind: str, round: int = 1, most: int = 0
 ) -> tuple[list[Envelope], list[str]]:
     """Open the files of one kind and round, at most one a site.
 
@@ -109,14 +109,13 @@ def from_sites(
         paths: The files.
         kind: What they must hold: a reply, statistics.
         round: The round they must be of, from 1 on.
-        more: Bytes that they may have beyond those of a reply, where they hold something else.
+        most: The largest size that is read, in bytes; that of a reply, and some more, if 0.
 
     Returns:
         The files that came as they should, and a sentence for each that is left out.
     """
     rules = rules_of(study.agreement)
-    if kind != "reply":
-        rules = rules._replace(most_bytes=rules.most_bytes + SLACK + more)
+    rules = rules._replace(most_bytes=most or rules.most_bytes + SLACK)
     gate = Gate(rules, None, round)
     deliveries, refused = _open_all(study, paths, kind, rules.most_bytes)
     envelopes = []

@@ -7,24 +7,44 @@ ledger begin with an empty account. There is one of each for a key.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
 from consilience.privacy.dp.budget import merge_budgets, read_budget, write_budget
 from consilience.serialisation.envelope import open_envelope
 from consilience.serialisation.signature import public
-from consilience.study.calibration import kept_path
+from consilience.study.counting import KEPT
 from consilience.study.masking import book_path
 from consilience.study.protocol.members import Member, Study
-from consilience.study.recall import marks_path
-from consilience.study.table_one import kept_table
+from consilience.study.recall import Recalled, marks_path, recall
+from consilience.study.rows import rows_of
+from consilience.study.site import Site, keep_file, kept_path
+from consilience.study.spending import people_of
+from consilience.study.table_one import KEPT as KEPT_TABLE
 
 STATE = "CONSILIENCE_STATE"  # names the folder of a site whose key lies where nothing can be written
+
+
+class Opened(NamedTuple):
+    """A site whose table was read.
+
+    Attributes:
+        site: The site.
+        recalled: Its rows, held against those it remembers.
+        data: All rows of the table.
+    """
+
+    site: Site
+    recalled: Recalled
+    data: Data
 
 
 @dataclass(frozen=True)
@@ -87,17 +107,49 @@ class Home:
     @property
     def counts(self) -> Path:
         """Which counts were sent with noise."""
-        return kept_path(self.study, self.member, self.folder)
+        return kept_path(self.study, self.member, KEPT, self.folder)
 
     @property
     def table(self) -> Path:
         """Which table one was sent with noise."""
-        return kept_table(self.study, self.member, self.folder)
+        return kept_path(self.study, self.member, KEPT_TABLE, self.folder)
 
     @property
     def served(self) -> Path:
         """The folder of a site that is connected."""
         return self.folder / f"{self.member.name}.site"
+
+    def open(
+        self,
+        table: Path,
+        ledger: Path | None = None,
+        memory: Path | None = None,
+        one_class: bool = True,
+        keep: Callable[[Path, bytes, str], None] = keep_file,
+    ) -> Opened:
+        """Read a table, and give its rows the roles that they had before.
+
+        Args:
+            table: The rows, a CSV file.
+            ledger: Where the ledger is wanted; beside the key if None.
+            memory: What was kept of rounds; beside the key if None.
+            one_class: Whether all rows may be of one class.
+            keep: Writes what must be remembered.
+
+        Returns:
+            The site, and how the rows differ from those it remembers.
+
+        Raises:
+            InputError: The table does not fit the study, or a file of the site is damaged.
+        """
+        agreement = self.study.agreement
+        memory = memory or self.memory
+        data, inspection = rows_of(agreement, table, one_class)
+        recalled = recall(agreement, self.member.number, self.key, memory, data)
+        people = people_of(agreement, data, inspection, self.key)
+        files = (self.ledger_at(ledger), memory, self.book, self.folder)
+        site = Site(self.study, self.member, self.key, *files, recalled.rows, inspection, people, keep)
+        return Opened(site, recalled, data)
 
     def adopt(self, folder: Path) -> None:
         """Take over what older versions wrote where commands were run.

@@ -6,8 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from consilience.data.cells import Cells
 from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
-from consilience.disk.writing import PRIVATE, write_whole
-from consilience.errors import InputError
-from consilience.messages import Reply
 from consilience.methods.claims import privacy_statement, steps_of_round
 from consilience.privacy.dp.budget import (
     EVERYBODY,
@@ -34,12 +30,8 @@ from consilience.privacy.dp.budget import (
     today,
     write_budget,
 )
-from consilience.serialisation.codec import kept_types_of
-from consilience.serialisation.envelope import Header, seal
-from consilience.study.files import open_file
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Inspection
-from consilience.study.protocol.members import Member, Study
 from consilience.study.protocol.promise import promised_in_all
 
 
@@ -182,83 +174,6 @@ def charge(path: Path, agreement: Agreement, key: Ed25519PrivateKey, leaving: Le
             write_budget(path, charged)
 
 
-def nothing() -> None:
-    """Keep nothing, where what is to leave can be made again; or let the caller carry it away."""
-
-
-def release(
-    path: Path,
-    agreement: Agreement,
-    key: Ed25519PrivateKey,
-    leaving: Leaving,
-    leave: Callable[[], None],
-    keep: Callable[[], None] = nothing,
-) -> None:
-    """Let something leave a site, in the one order in which a site that dies at any moment loses nothing.
-
-    So:
-
-        1   what may not leave is refused, and neither kept nor entered
-        2   what must not be made again is kept, as noise that is drawn twice could be averaged
-        3   it is entered into the ledger
-        4   it leaves
-
-    Args:
-        path: The ledger's file.
-        agreement: The study's agreement.
-        key: The site's private key.
-        leaving: What is to leave.
-        leave: Writes it where it leaves from.
-        keep: Writes what the site must remember.
-
-    Raises:
-        InputError: It may not leave.
-    """
-    charge(path, agreement, key, leaving, dry=True)  # 1
-    keep()  # 2
-    charge(path, agreement, key, leaving)  # 3
-    leave()  # 4
-
-
-class Door(NamedTuple):
-    """Where what a site made leaves it: past its ledger, from commands and from Python alike.
-
-    Attributes:
-        ledger: The ledger's file, beside the site's key: one for all studies.
-        people: Whose rows it is made from; everybody at the site, if nobody said.
-        leave: Writes the file where it leaves from; where none is given, the caller carries it away.
-        keep: Writes what the site must remember of it.
-    """
-
-    ledger: Path
-    people: People = EVERYBODY
-    leave: Callable[[bytes], None] = lambda content: None
-    keep: Callable[[bytes], None] = lambda content: None
-
-    def let_out(
-        self, agreement: Agreement, key: Ed25519PrivateKey, leaving: Leaving, content: bytes, kept: bytes = b""
-    ) -> bytes:
-        """Let a file leave, as `release` does.
-
-        Args:
-            agreement: The study's agreement.
-            key: The site's private key.
-            leaving: What is in it.
-            content: The file.
-            kept: What the site must remember.
-
-        Returns:
-            The file.
-
-        Raises:
-            InputError: It may not leave.
-        """
-        keep = partial(self.keep, kept) if kept else nothing
-        own = leaving._replace(people=self.people)
-        release(self.ledger, agreement, key, own, partial(self.leave, content), keep)
-        return content
-
-
 def _promised(agreement: Agreement) -> tuple[float, float] | None:
     """(ε, δ) of a study; None where it promises nothing."""
     if agreement.privacy is not None:
@@ -267,79 +182,6 @@ def _promised(agreement: Agreement) -> tuple[float, float] | None:
     if stated is None:
         return None
     return stated["epsilon"], stated["delta"]
-
-
-def release_once(
-    path: Path,
-    ledger: Path,
-    study: Study,
-    member: Member,
-    key: Ed25519PrivateKey,
-    data: Data,
-    people: People,
-    round: int,
-    question: str,
-    make: Callable[[], Reply],
-) -> Reply:
-    """Make a reply and enter it into the ledger; one with noise is kept, and never drawn again.
-
-    Killed between keeping and entering, a site hands over what it kept, which is then entered. If what was kept is
-    lost, another draw is another release.
-
-    Args:
-        path: Where replies with noise are kept.
-        ledger: The site's ledger.
-        study: The study.
-        member: This site.
-        key: Its private key.
-        data: The rows that it is made from.
-        people: Whose they are.
-        round: The round, from 1 on.
-        question: What is answered, as a digest.
-        make: Makes the reply.
-
-    Returns:
-        The reply.
-
-    Raises:
-        InputError: The round was answered to another question, or the budget does not allow it.
-    """
-    agreement = study.agreement
-    leaving = Leaving("reply", data, people, "train", round, cost_of_round(agreement, round))
-    if agreement.privacy is None:
-        reply = make()
-        release(ledger, agreement, key, leaving, nothing)
-        return reply
-    kept = _read_kept(path, study)
-    repeated = str(round) in kept
-    if repeated and kept[str(round)][0] != question:
-        raise InputError(
-            f"This site has answered round {round} to another question, and a second answer with other noise would "
-            "cost twice the privacy budget: let the server ask as it did before."
-        )
-    if not repeated:
-        kept[str(round)] = (question, make())
-
-    def keep() -> None:
-        if repeated:
-            return
-        values = {number: (reply.send, reply.size, reply.keep) for number, (_, reply) in kept.items()}
-        questions = {number: asked for number, (asked, _) in kept.items()}
-        header = Header("memory", agreement.hash, agreement.name, member.name, round, {"questions": questions})
-        write_whole(path, seal(values, header, key), "Make room, and let the server ask again.", PRIVATE)
-
-    release(ledger, agreement, key, leaving._replace(repeated=repeated), nothing, keep)
-    return kept[str(round)][1]
-
-
-def _read_kept(path: Path, study: Study) -> dict[str, tuple[str, Reply]]:
-    """What was answered with noise, and to which question, by round."""
-    if not path.exists():
-        return {}
-    envelope = open_file(study, path, "memory")
-    by_round = envelope.value(kept_types_of(study.agreement.build_method()))
-    questions = envelope.header.about["questions"]
-    return {number: (questions[number], Reply(*value)) for number, value in by_round.items()}
 
 
 def with_limit(path: Path, epsilon: float | None, delta: float | None) -> None:

@@ -22,7 +22,6 @@ from consilience.method import Method
 from consilience.privacy.secure_aggregation.masks import KEY, Masked, add_up
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import Envelope, Header, seal
-from consilience.study.admission import bounds_of
 from consilience.study.masking import MESSAGE, REPLY, MaskBook, check_left, purpose_of, roster_of
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Member, Study
@@ -45,6 +44,7 @@ from consilience.study.validation.gate import (
     check_weights,
     refuse_errors,
 )
+from consilience.study.validation.rules import bounds_of
 from consilience.study.validation.steps import Scales, scales_of
 from consilience.task import Task
 from consilience.tree import Tree

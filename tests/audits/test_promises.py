@@ -29,8 +29,8 @@ import torch
 from rounds import pooled_model, replies, server_key
 from scipy.stats import beta, binom, norm
 from torch import Tensor
+from uncharged import count, fit, table_file
 
-import consilience.study.calibration as counting
 from consilience import tree
 from consilience.benchmark.trials import markdown_table, replace_between
 from consilience.errors import InputError
@@ -39,15 +39,14 @@ from consilience.privacy.dp.accountant import epsilon_of, mu_of
 from consilience.privacy.dp.mechanisms import Clipped, Privacy
 from consilience.privacy.entropy import Entropy
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import _count as count
+from consilience.study import counting
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.target import Target
+from consilience.study.reply import read_message
+from consilience.study.reply import run_local as _reply
 from consilience.study.rows import Parts, parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
-from consilience.study.site import _reply, read_message
-from consilience.study.table_one import _table_file as table_file
 
 EPSILON, DELTA = 4.0, 1e-3
 DRAWS = 2000  # a side

@@ -12,6 +12,7 @@ import statsmodels.api as sm
 from scipy.stats import t
 from studies import NAMES, rows, study, table
 from typer.testing import CliRunner
+from uncharged import fit
 
 from consilience.biostatistics.effects import Effects, from_json
 from consilience.cli import app
@@ -22,7 +23,6 @@ from consilience.study.model import read_model
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import _fit as fit
 
 LEAST_SQUARES: dict[str, Any] = {
     "method": "exact",

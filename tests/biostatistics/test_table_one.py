@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import NAMES, rows, study, table
 from typer.testing import CliRunner
+from uncharged import table_file
 
 import consilience as co
 from consilience.biostatistics.summary import WITHHELD, summarise
@@ -29,7 +30,6 @@ from consilience.report.table_one_page import table_one_page
 from consilience.serialisation.signature import read_key
 from consilience.study.protocol.columns import inspect
 from consilience.study.protocol.text import study_text
-from consilience.study.table_one import _table_file as table_file
 from consilience.study.table_one import read_tables
 
 COUNTS = st.lists(st.integers(0, 40), min_size=2, max_size=6)

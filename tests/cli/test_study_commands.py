@@ -19,7 +19,7 @@ from consilience.serialisation.signature import new_key
 from consilience.study.model import read_model
 from consilience.study.protocol.members import read
 from consilience.study.protocol.rehearsal import probe_rows
-from consilience.study.site import read_memory
+from consilience.study.reply import read_memory
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import statsmodels.api as sm
 import torch
 from studies import FREE, study, table
 from tiny import Invoke
+from uncharged import fit
 
 from consilience.biostatistics.effects import from_json
 from consilience.privacy.disclosure.guard import Span, guard
@@ -27,7 +28,6 @@ from consilience.study.protocol.columns import Column
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
 from consilience.study.told import read_told
 
 NAMES = ("north", "south", "west")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from studies import FREE, study, table
+from uncharged import fit as _fit
 
 import consilience as co
 from consilience.data.sites import Data, Sites
@@ -20,7 +21,6 @@ from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.protocol.columns import Column
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import _fit
 
 DOUBLE = torch.float64
 LAPLACE = GaussianProduct(Laplace(mode=Newton(), dense=True))

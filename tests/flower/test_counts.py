@@ -13,13 +13,13 @@ import loopback
 import studies
 from flwr.app import Message
 from rounds import pooled_model, replies, rows, server_key
+from uncharged import count
 
 from consilience.errors import InputError
 from consilience.prediction_sets.sets import Guarantee
 from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.envelope import open_envelope
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import _count as count
 from consilience.study.calibration import calibrate
 from consilience.study.flower.carrying import CountFiles, ask_counts
 from consilience.study.flower.wire import carry

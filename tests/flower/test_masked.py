@@ -160,14 +160,14 @@ def test_a_changed_number_is_noticed_in_the_sum(tmp_path: Path) -> None:
     """The gate cannot see it, the sum can: it does not count as many sites."""
     study = studies.study(tmp_path, secure=True, **EXACT)
     sites = loopback.study_sites(study, tmp_path)
-    mask = sites[0].mask
-    assert mask is not None
+    release = sites[0].release
+    assert release is not None
 
-    def lie(reply: Any, round: int, question: str) -> Any:
-        honest = mask(reply, round, question)
+    def lie(round: int, question: str, run: Any) -> Any:
+        honest = release(round, question, run)
         return honest._replace(send=honest.send._replace(values=honest.send.values + 1))
 
-    object.__setattr__(sites[0], "mask", lie)
+    object.__setattr__(sites[0], "release", lie)
     with pytest.raises(InputError, match="masks do not cancel"):
         rounds(study, server_key(tmp_path), loopback.Loopback(sites), tmp_path / "run", wait=0.2, deadline=5.0)
 

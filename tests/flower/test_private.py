@@ -17,6 +17,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flowe
 import loopback
 import studies
 import torch
+import uncharged
 from flwr.app import Message
 from rounds import server_key
 from tiny import Invoke
@@ -26,7 +27,7 @@ from consilience.errors import InputError
 from consilience.glm.noisy_posterior import Effort
 from consilience.messages import Reply
 from consilience.privacy.dp.accountant import epsilon_of
-from consilience.privacy.dp.budget import EVERYBODY, UNBOUNDED, read_budget
+from consilience.privacy.dp.budget import UNBOUNDED, read_budget
 from consilience.privacy.dp.mechanisms import Released
 from consilience.privacy.secure_aggregation.masks import Masked
 from consilience.serialisation.envelope import open_envelope
@@ -35,7 +36,8 @@ from consilience.study.flower.server import Deployed, rounds
 from consilience.study.flower.site import site_of
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.text import study_text
-from consilience.study.spending import release_once, with_limit
+from consilience.study.reply import Asked
+from consilience.study.spending import with_limit
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
@@ -117,21 +119,21 @@ def test_another_question_and_a_lost_reply_are_refused(tmp_path: Path) -> None:
     member = study.member("north")
     site = loopback.study_sites(study, tmp_path)[member.number]
     kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
-    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, EVERYBODY, 1)
+    own = uncharged.site_of(study, member, read_key(tmp_path / "north.key"), site.data, ledger=ledger)
     drawn: list[float] = []
 
     def make() -> Reply:
         drawn.append(0.0)
         return Reply(Released(torch.zeros(3), torch.ones(())), torch.zeros(()))
 
-    release_once(*where, "question", make)
-    release_once(*where, "question", make)
+    own.answer(Asked(study, 1, "question", "rows", kept, make))
+    own.answer(Asked(study, 1, "question", "rows", kept, make))
     assert len(drawn) == 1
     with pytest.raises(InputError, match="other noise would cost twice"):
-        release_once(*where, "another", make)
+        own.answer(Asked(study, 1, "another", "rows", kept, make))
     kept.unlink()
     with pytest.raises(InputError, match="Nothing is sent"):
-        release_once(*where, "question", make)
+        own.answer(Asked(study, 1, "question", "rows", kept, make))
 
 
 def test_what_the_budget_does_not_allow_does_not_leave_but_is_paid_for_if_kept(tmp_path: Path) -> None:
@@ -140,14 +142,14 @@ def test_what_the_budget_does_not_allow_does_not_leave_but_is_paid_for_if_kept(t
     member = study.member("north")
     site = loopback.study_sites(study, tmp_path)[member.number]
     kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
-    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, EVERYBODY, 1)
+    own = uncharged.site_of(study, member, read_key(tmp_path / "north.key"), site.data, ledger=ledger)
 
     def make() -> Reply:
         return Reply(Released(torch.zeros(3), torch.ones(())), torch.zeros(()))
 
-    release_once(*where, "question", make)
+    own.answer(Asked(study, 1, "question", "rows", kept, make))
     ledger.unlink()  # as if it had been killed before it was written
-    release_once(*where, "question", make)
+    own.answer(Asked(study, 1, "question", "rows", kept, make))
     assert len(read_budget(ledger).releases) == 1
 
 

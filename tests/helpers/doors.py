@@ -18,11 +18,11 @@ from consilience.messages import Received
 from consilience.serialisation.codec import types_of
 from consilience.serialisation.envelope import open_envelope, seal
 from consilience.serialisation.signature import new_key, read_key, sign
-from consilience.study.admission import gate_of
 from consilience.study.files import collect
 from consilience.study.protocol.members import Study
-from consilience.study.site import first_message
+from consilience.study.reply import first_message
 from consilience.study.validation.gate import Rules
+from consilience.study.validation.rules import gate_of
 
 LIAR = "west"
 
@@ -53,7 +53,7 @@ def by_files(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcome
     """Reply files, the liar's among them."""
     paths = [home / f"{name}.reply" for name in studies.NAMES]
     if not all(path.exists() for path in paths):
-        with mock.patch("consilience.study.site.may_leave"):  # a site that lies checks nothing
+        with mock.patch("consilience.study.reply.may_leave"):  # a site that lies checks nothing
             paths = replies(study, home)
     own = home / f"{LIAR}.reply"
     if lie is not None:

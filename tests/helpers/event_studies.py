@@ -8,17 +8,16 @@ from typing import Any
 
 import pandas as pd
 import studies
+from uncharged import fit, sums_file
 
 from consilience.serialisation.signature import read_key
-from consilience.study.baseline import _sums_file as sums_file
 from consilience.study.coordinator import pool
 from consilience.study.masking import book_path
 from consilience.study.model import read_model
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.target import Target
-from consilience.study.rows import Parts, parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
+from consilience.study.rows import Parts, parts, rows_of
 
 COLUMNS = (
     Column("age", "number", "years", (18.0, 100.0), 60.0, 10.0),
@@ -89,10 +88,9 @@ def sum_files(study: Study, folder: Path, model: Path) -> list[Path]:
     paths = []
     for name, own in read_parts(study, folder).items():
         member = study.member(name)
-        data = training_rows(study.agreement, own.train).data
         key = read_key(folder / f"{name}.key")
         paths.append(folder / f"{name}.statistics")
-        paths[-1].write_bytes(sums_file(study, member, key, data, pooled, book_path(study, member, folder)))
+        paths[-1].write_bytes(sums_file(study, member, key, own.train, pooled, book_path(study, member, folder)))
     return paths
 
 

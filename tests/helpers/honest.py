@@ -15,12 +15,12 @@ from consilience.key import Key, Stream
 from consilience.messages import Received, Server
 from consilience.method import Method
 from consilience.runs.engines import Sequential, Turn
-from consilience.study.admission import gate_of
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.rehearsal import would_leave
 from consilience.study.protocol.target import Target
 from consilience.study.rows import rows_of
 from consilience.study.validation.gate import Arrival, Gate
+from consilience.study.validation.rules import gate_of
 from consilience.task import Task
 
 NUMBER = Target("died", (), "", (-20.0, 20.0), 0.0, 2.0)

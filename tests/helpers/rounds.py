@@ -8,6 +8,7 @@ from typing import Any
 import studies
 import tiny
 import torch
+from uncharged import fit, statistics
 
 from consilience import tree
 from consilience.serialisation.signature import read_key
@@ -16,8 +17,6 @@ from consilience.study.masking import book_path
 from consilience.study.model import read_model
 from consilience.study.protocol.members import Study
 from consilience.study.rows import Parts, parts, rows_of
-from consilience.study.site import _fit as fit
-from consilience.study.site import _statistics as statistics
 
 
 def rows(study: Study, folder: Path) -> dict[str, Parts]:

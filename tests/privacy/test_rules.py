@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from consilience.cli import app
 from consilience.errors import InputError
 from consilience.privacy.disclosure.rules import DisclosureRules, by_rule
-from consilience.study.admission import check_release
 from consilience.study.protocol.members import read
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.rows import parts, rows_of, training_rows
+from consilience.study.validation.rules import check_release
 
 
 def test_every_rule_that_holds_is_listed() -> None:

@@ -18,10 +18,10 @@ import consilience as co
 from consilience.distributions.posterior import Dense, Gaussian, Point
 from consilience.errors import InputError
 from consilience.messages import Reply
-from consilience.study.admission import group_answers, may_leave
 from consilience.study.coordinator import pool
 from consilience.study.protocol.members import Study
 from consilience.study.validation.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
+from consilience.study.validation.rules import group_answers, may_leave
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]

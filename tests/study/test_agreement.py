@@ -18,7 +18,6 @@ from consilience.data.cells import Cell
 from consilience.distributions.posterior import Dense, Gaussian
 from consilience.errors import InputError
 from consilience.serialisation.signature import PREFIX, is_weak, new_key, public, sign, verifies
-from consilience.study.admission import admit
 from consilience.study.joining import add_member, join_text
 from consilience.study.proposal import EXAMPLE, consistent, proposal
 from consilience.study.protocol.agreement import from_fields
@@ -29,6 +28,7 @@ from consilience.study.protocol.rehearsal import rehearse, would_leave
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import propose_columns, study_text
 from consilience.study.protocol.toml import read_columns
+from consilience.study.validation.rules import admit
 
 
 def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import studies
 import torch
 from typer.testing import CliRunner
+from uncharged import fit
 
 from consilience.cli import app
 from consilience.errors import InputError
@@ -17,7 +18,6 @@ from consilience.privacy.audit.one_run import Bound
 from consilience.serialisation.signature import read_key
 from consilience.study.audit import audit_site, far_rows, meaning
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
 
 LINEAR = {"model": "linear", "method": "exact", "settings": ()}
 PRIVATE = ("inference=DPSGD", "inference.noise_multiplier=1.0", "inference.steps=3")

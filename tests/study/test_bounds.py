@@ -15,10 +15,10 @@ import torch
 from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
 from consilience.methods import METHODS
-from consilience.study.admission import bounds_of
 from consilience.study.protocol.columns import Column
 from consilience.study.validation.bounds import Bounds
 from consilience.study.validation.gate import Refused
+from consilience.study.validation.rules import bounds_of
 
 FEDERATED = sorted(name for name, method in METHODS.items() if not method.bound)
 PRIORS = {"usual": {"prior_var": 1.0}, "narrow": {"prior_var": 0.01}, "wide": {"prior_var": 100.0}}

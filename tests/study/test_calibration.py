@@ -12,6 +12,7 @@ import pytest
 import studies
 import torch
 from rounds import pooled_model, replies, rows, server_key
+from uncharged import count
 
 from consilience.errors import InputError
 from consilience.prediction_sets.coverage import rank
@@ -19,8 +20,8 @@ from consilience.prediction_sets.sets import Guarantee, contains
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import _count as count
-from consilience.study.calibration import calibrate, read_thresholds, score_rows
+from consilience.study.calibration import calibrate, read_thresholds
+from consilience.study.counting import score_rows
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import from_toml
 from consilience.study.protocol.guarantees import calibration_of

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import studies
 import torch
+from consilience.study.validation.rules import rules_of
 from event_studies import COUNTS
 from torch import Tensor
 
@@ -22,12 +23,11 @@ from consilience.distributions.posterior import Point
 from consilience.glm.derivatives import Derivatives, unpack
 from consilience.glm.problem import layer_of
 from consilience.glm.sums import square_matrix
-from consilience.study.admission import may_leave, rules_of
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import Broadcasts, invent_rows
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import _reply, check_reply
+from consilience.study.reply import check_leaving, run_local
 from consilience.study.validation.gate import Refused
 from consilience.study.validation.message import check_asked, check_message
 
@@ -53,9 +53,8 @@ class Home(NamedTuple):
         task, method = self.agreement.build_task(), self.agreement.build_method()
         message = self.message(weights)
         check_message(message, Broadcasts(method, task, invent_rows(self.agreement)).until(2), task)
-        reply = _reply(self.agreement, self.study.member("north"), message, 2, self.data, {0: self.data.size})
-        check_reply(self.agreement, reply, self.data)
-        may_leave(reply, method, rules_of(self.agreement, 400))
+        reply = run_local(self.agreement, self.study.member("north"), message, 2, self.data, {0: self.data.size})
+        check_leaving(reply, self.data, method, self.agreement.build_task(), rules_of(self.agreement, 400))
         return reply.send
 
     def message(self, weights: Tensor) -> Point:

@@ -14,26 +14,27 @@ import pytest
 import studies
 import torch
 from rounds import pooled_model, replies, rows, server_key
+from uncharged import Counted, count, site_of
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.prediction_sets.kinds import find_guarantee, site_table
 from consilience.prediction_sets.sets import Guarantee
 from consilience.privacy.dp.accountant import sigma_of
-from consilience.privacy.dp.budget import EVERYBODY, read_budget
+from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import Envelope, open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study import calibration
-from consilience.study.calibration import Counts, calibrate, kept_path, release_counts, score_rows
-from consilience.study.calibration import _count as count
+from consilience.study import exchange
+from consilience.study.calibration import calibrate
+from consilience.study.counting import KEPT, Counts, score_rows
 from consilience.study.masking import MaskBook, book_path, counts_of
 from consilience.study.model import Model, read_model
 from consilience.study.protocol.guarantees import calibration_of, describe_counts
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of
-from consilience.study.spending import nothing as no_write
+from consilience.study.site import Site, kept_path
 from consilience.study.summing import drop_sites
 
 SETS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "level": 0.8, "calibrate": 0.4}
@@ -51,14 +52,19 @@ class Made:
         self.model = read_model(pooled_model(self.study, folder, replies(self.study, folder)), self.study)
         self.rows = rows(self.study, folder)
 
-    def count(self, name: str, own: Data | None = None, **words: Any) -> Counts:
+    def count(self, name: str, own: Data | None = None, **words: Any) -> Counted:
         member = self.study.member(name)
         book = book_path(self.study, member, self.folder)
         key = read_key(self.folder / f"{name}.key")
         if own is None:
             own = self.rows[name].calibrate
-        kept = kept_path(self.study, member, self.folder)
+        kept = kept_path(self.study, member, KEPT, self.folder)
         return count(self.study, member, key, own, self.model, **{"book": book, "kept": kept, **words})
+
+    def site(self, name: str, **words: Any) -> Site:
+        member = self.study.member(name)
+        words.setdefault("book", book_path(self.study, member, self.folder))
+        return site_of(self.study, member, read_key(self.folder / f"{name}.key"), self.rows[name], **words)
 
     def files(self, own: dict[str, Data] | None = None) -> list[Path]:
         made = []
@@ -146,7 +152,7 @@ def test_small_cells_are_merged_before_they_are_masked(tmp_path: Path, monkeypat
     """What a difference of two sums would show of a site has no cell with fewer rows than may be shown."""
     made = Made(tmp_path, **{**MASKED, "cells": 0})
     under: list[torch.Tensor] = []
-    monkeypatch.setattr(calibration, "mask_table", lambda book, what, content, table, rows: under.append(table.values))
+    monkeypatch.setattr(exchange, "mask_table", lambda book, what, content, table, rows: under.append(table.values))
 
     made.count("north")
 
@@ -260,7 +266,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def test_counts_with_noise_are_drawn_once_and_hide_how_many_rows(private: Made) -> None:
     first = private.count("north")
     redrawn = private.count("north")
-    kept = kept_path(private.study, private.study.member("north"), private.folder)
+    kept = kept_path(private.study, private.study.member("north"), KEPT, private.folder)
     kept.write_bytes(first.kept)
     again = private.count("north")
     fewer = Data(*(leaf[1:] for leaf in private.rows["north"].calibrate))
@@ -306,31 +312,25 @@ def test_noise_costs_level_and_not_validity(private: Made) -> None:
 def test_the_ledger_is_charged_once_and_refuses_a_second_model(private: Made, tmp_path: Path) -> None:
     """Calibration rows train nobody, so that they have the whole ε to themselves, and no more."""
     ledger = tmp_path / "north.ledger"
-    key = read_key(private.folder / "north.key")
-    own = private.rows["north"].calibrate
-    agreed = private.study.agreement
-    counts = private.count("north")
+    site = private.site("north", ledger=ledger, memory=tmp_path / "north.memory", folder=tmp_path)
 
-    release_counts(ledger, agreed, key, own, EVERYBODY, private.model, counts, no_write, no_write)
-    repeated = counts._replace(repeated=True)
-    release_counts(ledger, agreed, key, own, EVERYBODY, private.model, repeated, no_write, no_write)
+    first = site.answer(Counts(private.study, private.model))
+    assert site.answer(Counts(private.study, private.model)).content == first.content
 
     budget = read_budget(ledger)
     assert len(budget.releases) == 1 and budget.spent().epsilon(1e-4) == pytest.approx(8.0, rel=1e-6)
     other: Model = dataclasses.replace(private.model, checksum="0" * 64)
     with pytest.raises(InputError, match="budget is 8"):
-        release_counts(ledger, agreed, key, own, EVERYBODY, other, counts, no_write, no_write)
+        site.answer(Counts(private.study, other))
+    site.kept(KEPT).unlink()
     with pytest.raises(InputError, match="budget is 8"):
-        release_counts(ledger, agreed, key, own, EVERYBODY, private.model, counts, no_write, no_write)  # drawn again
+        site.answer(Counts(private.study, private.model))  # drawn again
 
 
 def test_counts_in_the_open_are_entered_as_without_a_bound(masked: Made, tmp_path: Path) -> None:
     ledger = tmp_path / "north.ledger"
-    key = read_key(masked.folder / "north.key")
-    counts = masked.count("north")
 
-    own = masked.rows["north"].calibrate
-    release_counts(ledger, masked.study.agreement, key, own, EVERYBODY, masked.model, counts, no_write, no_write)
+    masked.site("north", ledger=ledger).answer(Counts(masked.study, masked.model))
 
     assert read_budget(ledger).spent().mu == math.inf
 

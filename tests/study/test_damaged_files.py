@@ -15,6 +15,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from damage import Outcomes, mutated, mutated_tensors, mutated_toml
 from safetensors.torch import save
+from uncharged import fit
 
 from consilience.errors import InputError
 from consilience.serialisation.codec import digest
@@ -27,9 +28,8 @@ from consilience.study.protocol.agreement import from_fields
 from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.protocol.toml import read_columns
+from consilience.study.reply import first_message, read_message
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import _fit as fit
-from consilience.study.site import first_message, read_message
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"method": "mixture"},

@@ -13,6 +13,7 @@ from places import SHORT, Place
 from rounds import replies, rows, server_key
 from tiny import Invoke
 from torch import Tensor
+from uncharged import fit
 
 from consilience.disk.data_folder import locate
 from consilience.distributions.posterior import Dense
@@ -27,7 +28,6 @@ from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import studies
 import torch
+import uncharged
 from rounds import pooled_model, replies, rows
 from tiny import Invoke
 
@@ -18,10 +19,9 @@ from consilience.data.sites import Data
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope, seal
+from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study.evaluations import _evaluation_file as evaluation_file
-from consilience.study.evaluations import read_evaluations
+from consilience.study.evaluations import Evaluation, read_evaluations, tabulate
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import from_toml
 from consilience.study.protocol.members import Study
@@ -38,7 +38,9 @@ def write(study: Study, folder: Path, name: str, rows: Data, model: Path) -> Pat
     pooled = read_model(model, study)
     path = folder / f"{name}.evaluation"
     key = read_key(folder / f"{name}.key")
-    path.write_bytes(evaluation_file(study, study.member(name), key, pooled.checksum, pooled(rows.x), rows.y))
+    path.write_bytes(
+        uncharged.made(uncharged.site_of(study, study.member(name), key, rows), Evaluation(study, pooled))[0]
+    )
     return path
 
 
@@ -62,7 +64,7 @@ def test_what_arrives_is_what_the_rows_say_and_no_small_count(made: Made) -> Non
     """Sums over bins are sums over rows; at the intercept, the expected number of outcomes is the observed one."""
     study, folder, model = made
     pooled = read_model(model, study)
-    found, refused = read_evaluations(study, pooled.checksum, files(folder))
+    found, refused = read_evaluations(study, pooled, files(folder))
     tests = {name: own.test for name, own in rows(study, folder).items()}
 
     assert not refused and [site["site"] for site in found] == list(studies.NAMES)
@@ -159,7 +161,7 @@ def test_a_lie_is_refused_and_the_others_are_shown(name: str, made: Made, tmp_pa
     lie = tmp_path / "west.evaluation"
     lie.write_bytes(seal(change(honest.value(TYPES)), honest.header, read_key(folder / "west.key")))
 
-    found, refused = read_evaluations(study, read_model(model).checksum, [*files(folder)[:2], lie])
+    found, refused = read_evaluations(study, read_model(model), [*files(folder)[:2], lie])
 
     assert [site["site"] for site in found] == ["north", "south"]
     assert len(refused) == 1 and sentence in refused[0]
@@ -167,7 +169,7 @@ def test_a_lie_is_refused_and_the_others_are_shown(name: str, made: Made, tmp_pa
 
 def test_another_model_another_name_a_flipped_bit_and_two_answers_are_refused(made: Made, tmp_path: Path) -> None:
     study, folder, model = made
-    checksum = read_model(model).checksum
+    pooled = read_model(model)
     honest = open_envelope(folder / "west.evaluation")
     key = read_key(folder / "west.key")
     about = {**honest.header.about, "model": "0" * 64}
@@ -182,13 +184,13 @@ def test_another_model_another_name_a_flipped_bit_and_two_answers_are_refused(ma
         lie = tmp_path / "lie.evaluation"
         lie.write_bytes(content)
         with pytest.raises(InputError, match=f"No site's calibration can be used.*{sentence}"):
-            read_evaluations(study, checksum, [lie])
+            read_evaluations(study, pooled, [lie])
 
     second = tmp_path / "second.evaluation"
     value = {**honest.value(TYPES), "told": torch.zeros(2, dtype=torch.int64)}
     value["fitted"] = torch.zeros(2, 3, dtype=torch.float64)
     second.write_bytes(seal(value, honest.header, key))
-    found, refused = read_evaluations(study, checksum, [*files(folder), second])
+    found, refused = read_evaluations(study, pooled, [*files(folder), second])
     assert [site["site"] for site in found] == ["north", "south"] and "west.evaluation" in refused[0]
 
 
@@ -200,23 +202,24 @@ def test_numbers_tell_coverage_where_enough_rows_lie_on_either_side(tmp_path: Pa
     p = Normal(torch.zeros(100), torch.ones(100), torch.zeros(100))
     path = tmp_path / "west.evaluation"
     key = read_key(tmp_path / "west.key")
-    path.write_bytes(evaluation_file(study, study.member("west"), key, "m", p, y))
+    value = {**tabulate(study.agreement, p, y), "count": torch.tensor(100)}
+    header = Header("evaluation", study.agreement.hash, "sepsis", "west", 1, {"number": 2, "model": "m"})
+    path.write_bytes(seal(value, header, key))
 
-    (site,), _ = read_evaluations(study, "m", [path])
+    (site,), _ = read_evaluations(study, uncharged.about("m"), [path])
 
     assert [level["observed"] for level in site["coverage"]] == [0.56, 0.93, None]
     with pytest.raises(InputError, match="too few to tell calibration by counts of at least 4"):
-        evaluation_file(study, study.member("west"), key, "m", Normal(p[0][:6], p[1][:6], p[2][:6]), y[:6])
+        tabulate(study.agreement, Normal(p[0][:6], p[1][:6], p[2][:6]), y[:6])
     honest = open_envelope(path)
     for inside in ([56, 93, 98], [56, 50, -1], [-2, 93, -1], [-1, -1, -1]):
         path.write_bytes(seal({**honest.value(TYPES), "inside": torch.tensor(inside)}, honest.header, key))
         with pytest.raises(InputError, match=IMPOSSIBLE):
-            read_evaluations(study, "m", [path])
+            read_evaluations(study, uncharged.about("m"), [path])
 
 
 def test_it_is_agreed_on_or_nothing_leaves_and_old_hashes_stay(made: Made, tmp_path: Path) -> None:
     _, folder, _ = made
-    empty = (Categorical(torch.zeros(0, 2)), torch.zeros(0))
     before = studies.study(tmp_path, test=0.5, smallest=4)
     agreement = studies.agreement(tmp_path, **AGREED)
     text = agreement_text(agreement, "something")
@@ -224,9 +227,7 @@ def test_it_is_agreed_on_or_nothing_leaves_and_old_hashes_stay(made: Made, tmp_p
     assert "evaluation" not in before.agreement.fields and "evaluation" not in before.text
     assert "evaluation = true  # sites may also send" in text and from_toml(tomllib.loads(text), "text") == agreement
     with pytest.raises(InputError, match="did not agree that calibration leaves a site"):
-        read_evaluations(before, "m", files(folder))
-    with pytest.raises(InputError, match="did not agree that calibration leaves a site"):
-        evaluation_file(before, before.member("west"), read_key(tmp_path / "west.key"), "m", *empty)
+        read_evaluations(before, uncharged.about("m"), files(folder))
 
 
 @pytest.mark.parametrize(

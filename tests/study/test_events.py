@@ -15,6 +15,7 @@ import torch
 from event_studies import COUNTS, TIMES, make_study, play, read_parts, sum_files, training_table
 from lifelines import CoxPHFitter
 from rounds import same_numbers, server_key
+from uncharged import count
 
 import consilience as co
 from consilience.data.sites import Sites
@@ -26,7 +27,6 @@ from consilience.prediction_sets.sets import lower_bounds
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study.calibration import _count as count
 from consilience.study.calibration import calibrate
 from consilience.study.coordinator import choose
 from consilience.study.effects import model_effects

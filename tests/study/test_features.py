@@ -16,13 +16,13 @@ import consilience as co
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.models.maps import longest_features
-from consilience.study.admission import bounds_of
 from consilience.study.proposal import consistent, proposal
 from consilience.study.protocol.agreement import from_fields
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import read
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
+from consilience.study.validation.rules import bounds_of
 
 
 @pytest.mark.parametrize("features", ["identity", "relu:20", "fourier:20:3"])

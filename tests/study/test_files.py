@@ -21,13 +21,13 @@ from consilience.methods.beta import BETAS
 from consilience.metrics.choice import TEMPERATURES, log_scores
 from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.serialisation.signature import new_key, read_key
-from consilience.study.admission import gate_of
 from consilience.study.coordinator import choose, pool
 from consilience.study.files import collect
 from consilience.study.model import Model, read_model, select_hand_out
 from consilience.study.protocol.members import Study
 from consilience.study.recall import recall
 from consilience.study.rows import parts, rows_of, training_rows
+from consilience.study.validation.rules import gate_of
 
 
 def sites(study: Study, folder: Path) -> Sites:

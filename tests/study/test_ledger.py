@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import studies
 import torch
+import uncharged
 from rounds import pooled_model, replies
 from tiny import Invoke
 
@@ -24,10 +25,12 @@ from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.rehearsal import server_of
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
+from consilience.study.reply import Fit
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import fit, statistics
-from consilience.study.spending import Door, secret_of
-from consilience.study.table_one import table_file
+from consilience.study.site import Site as AtHome
+from consilience.study.spending import secret_of
+from consilience.study.statistics import Statistics
+from consilience.study.table_one import Description
 
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
 PLAIN: dict[str, Any] = {"method": "exact", "settings": ()}
@@ -317,28 +320,28 @@ class FromPython:
         self.study = studies.study(folder, **words)
         self.folder, self.member = folder, self.study.member("north")
         self.key = read_key(folder / "north.key")
-        self.data, self.inspection = rows_of(
-            self.study.agreement, studies.table(folder / "a.csv", studies.rows(0, 150))
-        )
-        self.rows = parts(self.study.agreement, 0, self.data)
-        self.left: list[bytes] = []
-        self.door = Door(folder / "north.ledger", leave=self.left.append)
+        data, inspection = rows_of(self.study.agreement, studies.table(folder / "a.csv", studies.rows(0, 150)))
+        own = parts(self.study.agreement, 0, data)
+        words = {"ledger": folder / "north.ledger", "memory": folder / "north.memory", "inspection": inspection}
+        self.site: AtHome = uncharged.site_of(self.study, self.member, self.key, own, **words)
 
     @property
     def entered(self) -> list[str]:
-        return [release.what for release in read_budget(self.door.ledger).releases]
+        return [release.what for release in read_budget(self.site.ledger).releases]
 
 
 def test_a_script_that_fits_charges_the_ledger_and_stops_where_the_budget_ends(tmp_path: Path) -> None:
-    """The attack: `study.site.fit` from Python gave one reply after another, and the ledger never heard of them."""
+    """The attack: a fit from Python gave one reply after another, and the ledger never heard of them."""
     site = FromPython(tmp_path, **{**PRIVATE, "delta": 1e-4}, committed=400)
 
-    first = fit(site.study, site.member, site.key, site.rows, site.door)
+    site.site.answer(Fit(site.study))
+    assert (tmp_path / "north.memory").exists() and (tmp_path / "north.rows").exists()  # kept without being asked to
+    (tmp_path / "north.memory").unlink()
     with pytest.raises(InputError, match="Nothing is sent: ε would become"):
-        fit(site.study, site.member, site.key, site.rows, site.door)  # its memory was not kept: other noise
+        site.site.answer(Fit(site.study))  # other noise
 
-    assert site.left == [first.reply] and site.entered == ["reply"]
-    assert read_budget(site.door.ledger).epsilon == 3.0
+    assert site.entered == ["reply"]
+    assert read_budget(site.site.ledger).epsilon == 3.0
 
 
 def test_a_script_describes_and_sums_scores_past_the_ledger_about_one_model(tmp_path: Path) -> None:
@@ -347,12 +350,12 @@ def test_a_script_describes_and_sums_scores_past_the_ledger_about_one_model(tmp_
     state = method.init(site.study.agreement.build_task(), server_of(site.study.agreement, 2))
 
     def ask(model: str) -> bytes:
-        return statistics(site.study, site.member, site.key, site.rows.choose, method, state, model, site.door)
+        return site.site.answer(Statistics(site.study, uncharged.about(model, method, state))).content
 
-    table_file(site.study, site.member, site.key, site.inspection, site.door)
+    site.site.answer(Description(site.study))
     first = ask("a" * 64)
     assert ask("a" * 64) == first  # the same question has the same answer
 
     with pytest.raises(InputError, match="from other rows or about another model"):
         ask("b" * 64)
-    assert len(site.left) == 3 and site.entered == ["table one", f"statistics about {'a' * 12}"]
+    assert site.entered == ["table one", f"statistics about {'a' * 12}"]

@@ -10,6 +10,7 @@ import pytest
 import studies
 import torch
 from rounds import replies, rows, server_key
+from uncharged import Fitted, fit
 
 import consilience as co
 from consilience.distributions.posterior import Point
@@ -23,9 +24,8 @@ from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.files import message_file
 from consilience.study.protocol.members import Study
+from consilience.study.reply import first_message
 from consilience.study.rows import Parts, parts, rows_of
-from consilience.study.site import Fitted, first_message
-from consilience.study.site import _fit as fit
 
 SETTINGS: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "rounds": 2}
 
@@ -70,7 +70,7 @@ def test_weights_that_would_let_derivatives_show_one_patient_are_answered_by_not
 
     with pytest.raises(InputError, match=r"stays here: 'loss' holds .*, and nothing above 87.3 can come of 42 rows"):
         fit_north(study, tmp_path, path, own)
-    monkeypatch.setattr("consilience.study.site.may_leave", lambda *_: None)  # as it was before
+    monkeypatch.setattr("consilience.study.reply.may_leave", lambda *_: None)  # as it was before
     sent = fit_north(study, tmp_path, path, own).send
     line = square_matrix(sent.curvature, 2 * x.shape[1] + 2)[0, : x.shape[1] + 1]  # of the first class's constant
     assert float((line[1:] / line[0] - x[7]).norm() / x[7].norm()) < 1e-3

@@ -18,13 +18,13 @@ from consilience.metrics.choice import TEMPERATURES
 from consilience.serialisation.codec import types_of
 from consilience.serialisation.envelope import open_envelope, seal
 from consilience.serialisation.signature import read_key
-from consilience.study.admission import gate_of
 from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.files import collect
 from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
 from consilience.study.protocol.columns import inspect, labelled_rows
 from consilience.study.protocol.rehearsal import invent_rows, rehearse, server_of
 from consilience.study.validation.form import leaves_of
+from consilience.study.validation.rules import gate_of
 
 TAUGHT = ("distil=Distil", "distil.inference.epochs=1")
 QUICK = ("learn.trajectories=2", "learn.steps=4", "learn.data_steps=2", "learn.updates=1", "learn.coreset_steps=1")

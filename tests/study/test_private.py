@@ -14,6 +14,7 @@ import torch
 from places import Place
 from rounds import replies, server_key
 from tiny import Invoke
+from uncharged import fit
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
@@ -32,7 +33,6 @@ from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import describe_promise
 from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import Parts, parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
 from consilience.study.spending import Leaving, charge, cost_of_round
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at

@@ -14,6 +14,7 @@ import pytest
 import studies
 import torch
 from scipy.stats import beta
+from uncharged import fit
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
@@ -24,7 +25,6 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import parts, rows_of
-from consilience.study.site import _fit as fit
 
 TRAINED = ("inference=DPSGD", "inference.epsilon=1", "inference.delta=1e-3", "inference.steps=3")
 

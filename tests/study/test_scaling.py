@@ -12,18 +12,19 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 from torch import Tensor
+from uncharged import scaling_file as sums_file
 
 from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.serialisation.envelope import Header, seal
 from consilience.serialisation.signature import new_key, public, read_key, sign
-from consilience.study.joining import _sums_file as sums_file
-from consilience.study.joining import draft_hash, with_scaling
+from consilience.study.joining import draft_hash
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column, inspect
 from consilience.study.protocol.members import Sender, Study, read, signed_words
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.protocol.toml import check_column
+from consilience.study.scaling import with_scaling
 
 
 def drafted(folder: Path) -> Agreement:
@@ -80,11 +81,11 @@ def test_sums_that_no_table_has_are_refused(tmp_path: Path, lie: str) -> None:
     honest = torch.tensor([[60, 3600.0, 230_000.0], [54, 130.0, 600.0], [0, 0, 0], [0, 0, 0]], dtype=torch.float64)
     header = Header("sums", draft_hash(agreed), agreed.name, "west")
     west.write_bytes(seal(honest, header, read_key(tmp_path / "west.key")))
-    with_scaling(agreed, [north, south, west])  # what the lie is made from is possible
+    with_scaling(Study(agreed), [north, south, west])  # what the lie is made from is possible
     west.write_bytes(seal(tell(honest), header, read_key(tmp_path / "west.key")))
 
     with pytest.raises(InputError, match=said) as refused:
-        with_scaling(agreed, [north, south, west])
+        with_scaling(Study(agreed), [north, south, west])
     assert "west.sums" in str(refused.value)
 
 
@@ -92,25 +93,25 @@ def test_honest_sums_scale_and_say_whose_they_are(tmp_path: Path) -> None:
     agreed = drafted(tmp_path)
     files = sums(agreed, tmp_path)
 
-    scaled, senders = with_scaling(agreed, files)
+    scaled, senders = with_scaling(Study(agreed), files)
 
     assert senders == tuple(Sender(name, public(read_key(tmp_path / f"{name}.key"))) for name in studies.NAMES)
     assert 50 < scaled.columns[0].centre < 70 and 10 < scaled.columns[0].spread < 25
     with pytest.raises(InputError, match="Sums of 2 sites are here and the study asks for 3"):
-        with_scaling(agreed, files[:2])
+        with_scaling(Study(agreed), files[:2])
     with pytest.raises(InputError, match="a second file of 'north'"):
-        with_scaling(agreed, [*files, files[0]])
+        with_scaling(Study(agreed), [*files, files[0]])
     copy = tmp_path / "north2.sums"
     table = tmp_path / "north.csv"
     inspection = inspect(table, agreed.columns, agreed.target)
     copy.write_bytes(sums_file(agreed, "north2", inspection, read_key(tmp_path / "north.key")))
     with pytest.raises(InputError, match="a second file of 'north2'"):  # one key, two names
-        with_scaling(agreed, [*files, copy])
+        with_scaling(Study(agreed), [*files, copy])
 
 
 def test_a_name_that_gave_sums_joins_with_the_key_it_signed_them_with(tmp_path: Path) -> None:
     agreed = drafted(tmp_path)
-    _, senders = with_scaling(agreed, sums(agreed, tmp_path))
+    _, senders = with_scaling(Study(agreed), sums(agreed, tmp_path))
     study = Study(agreed, sums=senders, text=agreement_text(agreed, agreed.build_method().sends))
     path = tmp_path / "sepsis.toml"
     path.write_text(study_text(study))
@@ -159,7 +160,7 @@ def test_constants_that_are_no_constants_are_not_written(tmp_path: Path) -> None
     path.write_bytes(seal(value, Header("sums", draft_hash(agreed), agreed.name, "x"), new_key(tmp_path / "x.key")))
 
     with pytest.raises(InputError):
-        with_scaling(agreed, [path])
+        with_scaling(Study(agreed), [path])
 
 
 def test_a_missing_number_may_become_the_mean_without_a_mark() -> None:

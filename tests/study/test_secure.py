@@ -15,6 +15,7 @@ from places import COLUMNS, Place
 from rounds import pooled_model, replies, rows, server_key, statistics_of
 from scipy import stats
 from tiny import Invoke
+from uncharged import fit, statistics
 
 from consilience import tree
 from consilience.disk import writing
@@ -30,8 +31,6 @@ from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import Model, model_file, read_model
 from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.text import study_text
-from consilience.study.site import _fit as fit
-from consilience.study.site import _statistics as statistics
 from consilience.study.summing import drop_sites
 
 FOUR = ("north", "south", "west", "east")

@@ -15,6 +15,7 @@ import pytest
 import studies
 import torch
 from torch import Tensor
+from uncharged import fit
 
 from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
@@ -25,7 +26,6 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.target import Target
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import _fit as fit
 
 EXACT: dict[str, Any] = {"method": "exact", "settings": ()}
 SENDERS: dict[str, dict[str, Any]] = {

@@ -32,9 +32,9 @@ def scores(change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
 
 
 LIES: dict[str, tuple[str, Change]] = {
-    "2⁶² rows": ("it speaks for 4,611,686,018,427,387,904 rows, and its site may for 100", count(2**62)),
+    "2⁶² rows": ("it speaks for 4,611,686,018,427,387,904 rows, and its site may for 10 to 100", count(2**62)),
     "one row more than it committed to": ("it speaks for 101 rows", count(101)),
-    "a negative count": ("over enough rows", count(-1)),
+    "a negative count": ("it speaks for -1 rows", count(-1)),
     "half a row": ("'count' has the shape () of float32", lambda v: {**v, "count": torch.tensor(20.5)}),
     "scores of −1e300": ("larger than the study's model can give", scores(lambda s: s * 0 - 1e300)),
     "scores of −1e12": ("larger than the study's model can give", scores(lambda s: s * 0 - 1e12)),

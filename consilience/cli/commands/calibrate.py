@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from consilience.cli.commands.site_rows import check_unchanged, kept_model, own_
 from consilience.cli.commands.study import write_pooled
 from consilience.cli.handed import say, server_key, site_home, write_files
 from consilience.cli.study_options import Files_, Key_, Ledger_, Memory_, Model_, SiteOut_, Study_, StudyOut_, Table_
-from consilience.disk.locks import lock_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -32,38 +30,30 @@ def calibrate_site(
 
     Where each site has a threshold of its own, it is written to SITE.thresholds, which stays here.
     """
-    from consilience.study.calibration import count
+    from consilience.study.calibration import own_thresholds
+    from consilience.study.counting import Counts
     from consilience.study.model import read_model
-    from consilience.study.protocol.guarantees import calibration_of, describe_counts
+    from consilience.study.protocol.guarantees import describe_counts
     from consilience.study.protocol.members import read
-    from consilience.study.recall import recall
-    from consilience.study.rows import rows_of
-    from consilience.study.spending import Door, people_of
 
     study = read(study_file)
-    plan = calibration_of(study.agreement)
     home = site_home(study, key)
-    member, signing_key, kept = home.member, home.key, home.counts
     pooled = own_model(read_model(model, study), home, memory)
-    data, inspection = rows_of(study.agreement, table, one_class=True)
-    recalled = recall(study.agreement, member.number, signing_key, remembered(home, memory), data)
-    check_unchanged(recalled)
-    rows = recalled.rows
-    people = people_of(study.agreement, data, inspection, signing_key)
-    leave = partial(write_files, out_ or Path(f"{member.name}.calibration"), what="For the coordinator")
-    keep = partial(write_files, kept, what="Stays here, so that noise is not drawn again")
-    door = Door(home.ledger_at(ledger), people, leave, keep)
-    with lock_file(kept):
-        counts = count(study, member, signing_key, rows.calibrate, pooled, door, home.book, kept)
+    question = Counts(study, pooled)
+    plan = question.plan
+    opened = home.open(table, ledger, remembered(home, memory), keep=write_files)
+    check_unchanged(opened.recalled)
     if plan.kind == "own":
-        path = out_ or Path(f"{member.name}.thresholds")
-        write_files(path, counts.file, "Stays here")
+        path = out_ or Path(f"{home.member.name}.thresholds")
+        write_files(path, own_thresholds(opened.site, pooled), "Stays here")
         words = f"{model.name} TABLE --set {plan.level:g} --thresholds {path.name}"
         if pooled.own:
             words += f" --study {study_file.name} --memory {kept_model(home, memory)}"
         say(f"Next: `consilience predict {words}`.")
         return
-    say(f"{len(rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
+    content = opened.site.answer(question).content
+    write_files(out_ or Path(f"{home.member.name}.calibration"), content, "For the coordinator")
+    say(f"{len(opened.recalled.rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
     say(describe_counts(study.agreement))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.cli.app import site_app, study_app
-from consilience.cli.commands.study import describe, record, write_report
+from consilience.cli.commands.study import write_pooled
 from consilience.cli.handed import say, server_key, site_home, write_files
 from consilience.cli.screen import progress
 from consilience.cli.serving import (
@@ -184,9 +184,9 @@ def serve_study(
 
 def _begin_study(study_file: Path, key: Path | None, accept_difference: bool) -> tuple[Study, Ed25519PrivateKey]:
     """Read a study whose rounds may begin, and the coordinator's key."""
-    from consilience.study.admission import check_release
     from consilience.study.coordinator import own_key
     from consilience.study.protocol.members import read
+    from consilience.study.validation.rules import check_release
 
     study = read(study_file)
     signing_key = server_key(study_file, key)
@@ -273,51 +273,32 @@ def _write_result(
     log: Logger,
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
-    from consilience.study.account import account, influence_warnings
-    from consilience.study.admission import check_release
-    from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
-    from consilience.study.effects import pooled_effects
+    from consilience.study.coordinator import Ended, finish, rows_heard, senders
     from consilience.study.protocol.members import read
-    from consilience.study.told import fitted_of, read_told
 
     study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}
     ledger = result.report["ledger"]
-    rows = rows_heard(study, senders(ledger), replies)
-    accepted = check_release(study, replies, rows, accept_difference)
-    notes = []
-    if study.agreement.secure:
-        notes.append(SUMMED)
-    model, facts = write_model(
-        study,
-        result.method,
-        result.state,
-        rows,
-        [*replies],
-        study.agreement.rounds,
-        signing_key,
-        has_labels,
-        notes,
-        result.rows,
-    )
     losses = [
         f"Round {failure['round']} went on without {failure['site']}: {failure['why']}"
         for failure in result.report.get("failures", [])
     ]
-    influence = result.report.get("influence") or {"shares": {}, "unknown": ""}
-    remarks = influence_warnings(study.agreement, influence["shares"], influence["unknown"])
-    told = [read_told(study.agreement, result.said.get(reply.client, {})) for reply in result.replies]
-    fitted = fitted_of(study.agreement, facts.rows, told, len(facts.sites))
-    warnings = [*losses, *accepted, *remarks, *fitted.merges()]
-    report = account(study, facts, rows, replies, ledger, warnings, influence["shares"])
-    effects = pooled_effects(study.agreement, result.state, [*replies], [*replies.values()], fitted)
-    if effects is not None:
-        report["effects"] = effects.to_json()
-    write_files(path, model, "Model")
-    record(study_file, path, facts.sites)
-    describe(facts, report)
-    write_report(path, report)
-    for warning in (*losses, *remarks):
+    ended = Ended(
+        result.method,
+        result.state,
+        study.agreement.rounds,
+        rows_heard(study, senders(ledger), replies),
+        replies,
+        {study.active[place].name: said for place, said in result.said.items()},
+        ledger,
+        **(result.report.get("influence") or {"shares": {}}),
+        total=result.rows,
+        losses=losses,
+        labelled=has_labels,
+    )
+    pooled = finish(study, signing_key, ended, accept_difference)
+    write_pooled(study_file, path, pooled)
+    for warning in (*losses, *pooled.remarks):
         log.warning(warning)
 
 

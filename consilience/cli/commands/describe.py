@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ from consilience.cli.handed import columns, say, site_home, write_files
 from consilience.cli.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_
 from consilience.cli.screen import out
 from consilience.cli.study_options import Files_, Key_, Ledger_, SiteOut_, Study_, Table_
-from consilience.disk.locks import lock_file
 
 if TYPE_CHECKING:
     from consilience.biostatistics.table_one import TableOne
@@ -61,21 +59,13 @@ def describe_site(
 ) -> None:
     """Write counts, means and deviations of the columns for table one; small counts stay here."""
     from consilience.study.protocol.members import read
-    from consilience.study.rows import rows_of
-    from consilience.study.spending import Door, people_of
-    from consilience.study.table_one import table_file
+    from consilience.study.table_one import description
 
     study = read(study_file)
     home = site_home(study, key)
-    data, inspection = rows_of(study.agreement, table, one_class=True)
     path = out_ or Path(f"{home.member.name}.table")
-    people = people_of(study.agreement, data, inspection, home.key)
-    leave = partial(write_files, path, what="For the coordinator")
-    keep = partial(write_files, home.table, what="Stays here, so that noise is not drawn again")
-    with lock_file(home.table):
-        table_file(
-            study, home.member, home.key, inspection, Door(home.ledger_at(ledger), people, leave, keep), home.table
-        )
+    opened = home.open(table, ledger, keep=write_files)
+    write_files(path, opened.site.answer(description(study)).content, "For the coordinator")
     say(f"`consilience site show {path} --all` shows everything that leaves.")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from consilience.cli.app import site_app, study_app
-from consilience.cli.commands.site_rows import unseen_rows
+from consilience.cli.commands.site_rows import remembered, unseen_rows
 from consilience.cli.commands.site_tables import calibration_table, score_table
 from consilience.cli.commands.study import warn, write_report
 from consilience.cli.handed import say, site_home, site_identity, write_files
@@ -18,8 +17,6 @@ from consilience.cli.study_options import Files_, Key_, Ledger_, Memory_, Model_
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
-    from consilience.data.sites import Data
-    from consilience.distributions.predictive import Distribution
     from consilience.study.model import Model
 
 
@@ -81,7 +78,7 @@ def evaluate(
         page = run_page({**evaluation_report(pooled.agreement, p, y, site), **sets})
         write_files(report, page, "Report, for this site")
     if study is not None and out_ is not None:
-        _write_evaluation(study, key, table, pooled, data, p, out_, ledger)
+        _write_evaluation(study, key, table, memory, pooled, out_, ledger)
 
 
 def _check_options(study_file: Path | None, out_: Path | None, ledger: Path | None) -> None:
@@ -99,27 +96,17 @@ def _check_options(study_file: Path | None, out_: Path | None, ledger: Path | No
 
 
 def _write_evaluation(
-    study_file: Path,
-    key: Path | None,
-    table: Path,
-    pooled: Model,
-    data: Data,
-    p: Distribution,
-    path: Path,
-    ledger: Path | None,
+    study_file: Path, key: Path | None, table: Path, memory: Path | None, pooled: Model, path: Path, ledger: Path | None
 ) -> None:
     """Write the calibration that leaves, after it is entered into the site's ledger."""
-    from consilience.study.evaluations import evaluation_file
+    from consilience.study.evaluations import Evaluation
     from consilience.study.protocol.calibration import describe_evaluation
     from consilience.study.protocol.members import read
-    from consilience.study.rows import rows_of
-    from consilience.study.spending import Door, people_of
 
     study = read(study_file)
     home = site_home(study, key)
-    people = people_of(study.agreement, *rows_of(study.agreement, table, one_class=True), home.key)
-    door = Door(home.ledger_at(ledger), people, partial(write_files, path, what="For the coordinator"))
-    evaluation_file(study, home.member, home.key, pooled.checksum, p, data, door)
+    opened = home.open(table, ledger, remembered(home, memory), keep=write_files)
+    write_files(path, opened.site.answer(Evaluation(study, pooled)).content, "For the coordinator")
     say(describe_evaluation(study.agreement))
 
 
@@ -134,7 +121,7 @@ def evaluate_study(study_file: Study_, model: Model_, files: Files_) -> None:
 
     study = read(study_file)
     pooled = read_model(model, study)
-    evaluated, refused = read_evaluations(study, pooled.checksum, files)
+    evaluated, refused = read_evaluations(study, pooled, files)
     warn(refused)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
     write_report(model, evaluated_account(study, pooled.facts, known, evaluated, left_out(refused)))

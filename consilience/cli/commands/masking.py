@@ -90,8 +90,8 @@ def keys(
 ) -> None:
     """Write this site's keys, where a study masks the sums that its scaling comes from; before `site sums`."""
     from consilience.cli.commands.site import site_key
-    from consilience.study.masked_scaling import keys_text
     from consilience.study.protocol.members import read
+    from consilience.study.scaling import keys_text
 
     text = keys_text(read(study_file).agreement, name, site_key(name))
     write_files(out_ or Path(f"{name}.keys"), text, "For the coordinator", shared=True)
@@ -103,9 +103,9 @@ def list_keys(
     study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.keys files of the sites.")]
 ) -> None:
     """List the sites that will give masked sums for the scaling, before `site sums`; all of them must then."""
-    from consilience.study.masked_scaling import with_keys
     from consilience.study.protocol.members import read
     from consilience.study.protocol.text import study_text
+    from consilience.study.scaling import with_keys
 
     study = read(study_file)
     if study.sites:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.privacy.dp.budget import Cost
+    from consilience.study.exchange import File
     from consilience.study.protocol.agreement import Agreement
 
 
@@ -103,26 +103,25 @@ def sums(
     ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
-    from consilience.study.joining import sums_file
-    from consilience.study.masked_scaling import masked_sums_file
-    from consilience.study.protocol.members import read
+    from consilience.serialisation.signature import public
+    from consilience.study.protocol.members import Member, read
     from consilience.study.protocol.names import check_name
     from consilience.study.rows import rows_of
-    from consilience.study.spending import Door, people_of
+    from consilience.study.scaling import Scaling
+    from consilience.study.site import Site
+    from consilience.study.spending import people_of
 
     check_name(name)
-    study = read(study_file)
-    agreement = study.agreement
-    if agreement.scaling != "sums":
-        raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
-    data, rows = rows_of(agreement, table, one_class=True)
+    question = Scaling(read(study_file))
+    data, inspection = rows_of(question.study.agreement, table, one_class=True)
     key = site_key(name)
-    leave = partial(write_files, out_ or Path(f"{name}.sums"), what="For the coordinator")
-    door = Door(ledger or Path(f"{name}.ledger"), people_of(agreement, data, rows, key), leave)
-    if agreement.secure:
-        masked_sums_file(study, name, rows, key, Path(f"{name}-sums.masks"), door)
-    else:
-        sums_file(agreement, name, rows, key, door)
+    member = Member(name, 0, public(key), "")
+    if question.masked:
+        member = question.study.member(name)
+    files = (ledger or Path(f"{name}.ledger"), Path(f"{name}.memory"), Path(f"{name}-sums.masks"))
+    people = people_of(question.study.agreement, data, inspection, key)
+    site = Site(question.study, member, key, *files, inspection=inspection, people=people)
+    write_files(out_ or Path(f"{name}.sums"), site.answer(question).content, "For the coordinator")
 
 
 @site_app.command()
@@ -205,42 +204,31 @@ def fit(
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves the site."""
     from consilience.study.protocol.members import read
-    from consilience.study.recall import marks_file, marks_path, recall
-    from consilience.study.rows import rows_of
-    from consilience.study.site import fit as fit_site
-    from consilience.study.site import own_scores
-    from consilience.study.spending import Door, people_of
+    from consilience.study.reply import Fit, own_scores
 
     study = read(study_file)
     home = site_home(study, key)
-    member, signing_key = home.member, home.key
-    data, inspection = rows_of(study.agreement, table, one_class)
-    say_table(table)
-    path = out_ or Path(f"{member.name}.reply")
-    memory_path = memory or home.memory
-    with lock_file(memory_path):
-        recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
-        rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
-        people = people_of(study.agreement, data, inspection, signing_key)
-        marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
-
-        def keep(content: bytes) -> None:
-            write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
-            write_files(memory_path, content, "Stays here")
-
-        door = Door(home.ledger_at(ledger), people, partial(write_files, path, what="For the coordinator"), keep)
+    memory = memory or home.memory
+    path = out_ or Path(f"{home.member.name}.reply")
+    with lock_file(memory):
+        opened = home.open(table, ledger, memory, one_class, write_files)
+        say_table(table)
+        site = dataclasses.replace(opened.site, rows=same_rows(opened, replace))
         with progress(True):
-            fitted = fit_site(study, member, signing_key, rows, door, message, memory_path, replace, home.book)
-    for note in fitted.training.notes:
+            sealed = site.answer(Fit(study, message, replace))
+            write_files(path, sealed.content, "For the coordinator")
+    rows, training = site.rows, sealed.made.training
+    assert rows is not None and training is not None
+    for note in training.notes:
         say(note, "yellow")
-    used, aside, test = (f"{len(part.y):,}" for part in (fitted.training.data, rows.choose, rows.test))
+    used, aside, test = (f"{len(part.y):,}" for part in (training.data, rows.choose, rows.test))
     roles = f"{aside} are set aside for choosing, {test} for testing"
     if len(rows.calibrate.y):
         roles += f", {len(rows.calibrate.y):,} for prediction sets"
     say(f"Trained on {used} rows; {roles}.")
     scores = {}
     if len(rows.test.y):
-        scores = own_scores(study.agreement, fitted.send, rows.test)
+        scores = own_scores(study.agreement, sealed.made.value["send"], rows.test)
     if scores:
         say(f"This site's own model on its test rows (these numbers stay here): {brief(scores)}")
     if study.agreement.secure:
@@ -290,17 +278,13 @@ def statistics(
 
     In a study of times to an event: sums of events and of those at risk, for the baseline of survival curves.
     """
-    from consilience.study.baseline import sums_file
+    from consilience.study.baseline import EventSums
     from consilience.study.model import read_model
     from consilience.study.protocol.members import read
-    from consilience.study.recall import recall
-    from consilience.study.rows import rows_of, training_rows
-    from consilience.study.site import statistics as sum_scores
-    from consilience.study.spending import Door, people_of
+    from consilience.study.statistics import Statistics
 
     study = read(study_file)
     home = site_home(study, key)
-    member, signing_key = home.member, home.key
     pooled = read_model(model, study)
     active = {site.name for site in study.active}
     strangers = [name for name in pooled.facts.sites if name not in active]
@@ -309,20 +293,15 @@ def statistics(
             f"The model includes {', '.join(strangers)}, not in your copy of the study: ask the coordinator for the "
             "current study file and model."
         )
-    data, inspection = rows_of(study.agreement, table, one_class=True)
-    people = people_of(study.agreement, data, inspection, signing_key)
-    leave = partial(write_files, out_ or Path(f"{member.name}.statistics"), what="For the coordinator")
-    door = Door(home.ledger_at(ledger), people, leave)
-    recalled = recall(study.agreement, member.number, signing_key, remembered(home, memory), data)
+    opened = home.open(table, ledger, remembered(home, memory), keep=write_files)
     if pooled.is_personal:
         pooled = at_home(pooled, study, kept_model(home, memory))
-    check_unchanged(recalled)
+    check_unchanged(opened.recalled)
+    question: File = Statistics(study, pooled)
     if study.agreement.target.event:
-        used = training_rows(study.agreement, recalled.rows.train).data
-        sums_file(study, member, signing_key, used, pooled, door, home.book)
-        return
-    about = (pooled.method, pooled.state, pooled.checksum)
-    sum_scores(study, member, signing_key, recalled.rows.choose, *about, door, home.book)
+        question = EventSums(study, pooled)
+    path = out_ or Path(f"{home.member.name}.statistics")
+    write_files(path, opened.site.answer(question).content, "For the coordinator")
 
 
 @site_app.command()

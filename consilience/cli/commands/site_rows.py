@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.data.sites import Data
-    from consilience.study.home import Home
+    from consilience.study.home import Home, Opened
     from consilience.study.model import Model
     from consilience.study.protocol.agreement import Agreement
     from consilience.study.recall import Recalled
@@ -58,18 +58,19 @@ def check_unchanged(recalled: Recalled) -> None:
         )
 
 
-def same_rows(agreement: Agreement, number: int, data: Data, recalled: Recalled, memory: Path, replace: bool) -> Parts:
+def same_rows(opened: Opened, replace: bool) -> Parts:
     """Take the rows that were answered with before; others only where the site says so."""
     from consilience.study.recall import check_same
     from consilience.study.rows import parts
 
+    recalled, site = opened.recalled, opened.site
     if not recalled.difference:
         return recalled.rows
     if not replace:
-        check_same(recalled, memory)
+        check_same(recalled, site.memory)
     say(f"Not the table of before: {recalled.difference}.", "yellow")
     say("Hand over this reply or the one before, never both: where they differ, they show single patients.", "yellow")
-    return parts(agreement, number, data)
+    return parts(site.study.agreement, site.member.number, opened.data)
 
 
 def unseen_rows(

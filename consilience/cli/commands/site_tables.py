@@ -83,8 +83,8 @@ def show_rehearsal(agreement: Agreement) -> None:
 def show_training(study: Study, path: Path, number: int) -> None:
     """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
     from consilience.methods.claims import privacy_statement
-    from consilience.study.admission import pooling_rules
     from consilience.study.rows import parts, rows_of, training_rows
+    from consilience.study.validation.rules import pooling_rules
 
     agreement = study.agreement
     data, _ = rows_of(agreement, path, one_class=True)

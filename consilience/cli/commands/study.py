@@ -150,18 +150,14 @@ def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site
 @locking_study
 def scale(study_file: Study_, files: Files_) -> None:
     """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
-    from consilience.study.joining import with_scaling
-    from consilience.study.masked_scaling import with_masked_scaling
     from consilience.study.protocol.members import Study, read
     from consilience.study.protocol.text import agreement_text, study_text
+    from consilience.study.scaling import with_scaling
 
     study = read(study_file)
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
-    if study.agreement.secure and study.agreement.scaling == "sums":
-        agreement, senders = with_masked_scaling(study, files)
-    else:
-        agreement, senders = with_scaling(study.agreement, files)
+    agreement, senders = with_scaling(study, files)
     text = agreement_text(agreement, agreement.build_method().sends)
     scaled = Study(agreement, sums=senders, text=text)
     write_files(study_file, study_text(scaled), "Study", shared=True)

@@ -32,7 +32,6 @@ from consilience.runs.engines.exchange import Turn, alone, client_view
 from consilience.serialisation.codec import kept_types_of, types_of
 from consilience.serialisation.envelope import MOST_BYTES
 from consilience.serialisation.settings import describe
-from consilience.study.admission import may_leave
 from consilience.study.flower.wire import (
     carried,
     carry,
@@ -48,6 +47,7 @@ from consilience.study.flower.wire import (
 from consilience.study.protocol.rehearsal import Broadcasts
 from consilience.study.validation.gate import Refused, Rules, limit_bytes
 from consilience.study.validation.message import check_asked, check_first, check_message, limit_weights
+from consilience.study.validation.rules import may_leave
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -76,9 +76,8 @@ class Site:
         verify: Tells whether the coordinator signed a message for a purpose.
         simulated: Whether it hands its memory over, so that a simulation can be resumed.
         first: What the first round begins with, by the site's own account; None where the coordinator begins it.
-        mask: Masks a reply to a round, from 1 on, and a question; None where replies are in the open.
-        release: Enters a reply to a round, from 1 on, and a question into the site's ledger before it leaves; with
-            noise it is made once, and the same again after that. None in a simulation.
+        release: Enters a reply to a round, from 1 on, and a question into the site's ledger before it leaves, and masks
+            it where that was agreed; with noise it is made once, and the same again after that. None in a simulation.
         count: Makes the file of counts for the prediction sets of a model, which is given as a file; None where none
             are agreed on.
         tell: Answers a request to go on without sites, which is given as a file, with the masks shared with them; None
@@ -99,7 +98,6 @@ class Site:
     verify: Callable[[str, bytes, str], bool] | None = None
     simulated: bool = False
     first: Tree | None = None
-    mask: Callable[[Reply, int, str], Reply] | None = None
     release: Callable[[int, str, Callable[[], Reply]], Reply] | None = None
     count: Callable[[bytes], bytes] | None = None
     tell: Callable[[bytes], bytes] | None = None
@@ -263,11 +261,8 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
     if not site.simulated:
         check_start(site, request["message"], turn.round)
     reply = _release(site, request, context, turn, question)
-    leaving = reply
-    if site.mask is not None:
-        leaving = site.mask(reply, turn.round + 1, question)
     remember(site, context, turn.round, reply.keep)
-    sealed = _seal(site, leaving, turn.round, question)
+    sealed = _seal(site, reply, turn.round, question)
     if site.turns:
         context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
     return sealed

@@ -20,13 +20,13 @@ from consilience.messages import Received
 from consilience.method import Method
 from consilience.runs.engines.exchange import Turn
 from consilience.serialisation.codec import types_of
-from consilience.study.admission import group_answers
 from consilience.study.flower.asking import Asking
 from consilience.study.flower.client import method_json
 from consilience.study.flower.roster import Roster, Verify
 from consilience.study.flower.wire import digest, open_record, pack, record, signature_in, signed_text, unpack, weight
 from consilience.study.protocol.rehearsal import Rehearsal
 from consilience.study.validation.gate import Arrival, Gate, Refused, Rules, refuse_errors
+from consilience.study.validation.rules import group_answers
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -34,7 +34,6 @@ from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.serialisation.settings import describe
 from consilience.serialisation.signature import sign, verifies
-from consilience.study.admission import rules_of
 from consilience.study.flower.app import write_app
 from consilience.study.flower.carrying import Missing
 from consilience.study.flower.certificates import Certificates, check_current
@@ -46,6 +45,7 @@ from consilience.study.masking import MESSAGE
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import invent_rows, probe_rows
+from consilience.study.validation.rules import rules_of
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

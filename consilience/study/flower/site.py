@@ -20,36 +20,33 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
 
-from consilience.data.sites import Data
 from consilience.disk.writing import PRIVATE, append_line, make_folder, write_whole
 from consilience.errors import InputError
 from consilience.key import Stream
 from consilience.messages import Reply
 from consilience.method import Method
-from consilience.privacy.dp.budget import People
 from consilience.runs.engines import threads_for
 from consilience.runs.engines.exchange import Turn
 from consilience.serialisation.codec import kept_types_of
 from consilience.serialisation.signature import sign, verifies
-from consilience.study.admission import begins_alone, rules_of
-from consilience.study.calibration import count as count_scores
-from consilience.study.calibration import kept_path
+from consilience.study import site as home
+from consilience.study.counting import Counts
 from consilience.study.flower.app import pin
 from consilience.study.flower.client import COUNTS, UNMASK, Site, client_app
 from consilience.study.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.study.flower.processes import Child, Unreachable, free_port, reach, split_address
 from consilience.study.flower.wire import unpack
-from consilience.study.masking import MESSAGE, MaskBook, book_path
+from consilience.study.masking import MaskBook, book_path
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.guarantees import describe_counts
 from consilience.study.protocol.members import Member, Study
 from consilience.study.recall import check_same, marks_file, marks_path, recall
+from consilience.study.reply import Asked, check_commitment, first_message
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
-from consilience.study.site import check_commitment, first_message
-from consilience.study.spending import Door, people_of, release_once
-from consilience.study.summing import mask_reply
+from consilience.study.spending import people_of
 from consilience.study.told import tell_rows
+from consilience.study.validation.rules import begins_alone, rules_of
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
@@ -114,19 +111,18 @@ def site_of(
     write_whole(
         marks_path(memory), marks, "Make room, and start the site again.", PRIVATE
     )  # before anything is answered
-    mask = None
-    tell = None
-    count = None
     book = book or book_path(study, member, folder)
     ledger = ledger or folder / f"{member.name}.ledger"
+    files = (ledger, memory, book, folder)
+    own = home.Site(study, member, key, *files, rows, inspection, people)
+    tell = None
+    count = None
     if agreement.privacy is not None:
         agreement.privacy.check(len(study.active), sum(site.rows for site in study.active))
     if describe_counts(agreement):
-        count = partial(_count, study, member, key, rows.calibrate, people, folder, book, ledger)
+        count = partial(_count, own, folder)
     if agreement.secure:
-        masks = MaskBook(book, study, member, key)
-        mask = partial(_mask, masks, fingerprint(training.data))
-        tell = partial(_tell, masks, folder / "asked.drop", without)
+        tell = partial(_tell, own.masks, folder / "asked.drop", without)
     return Site(
         number=member.number,
         name=member.name,
@@ -141,16 +137,15 @@ def site_of(
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
         first=first,
-        mask=mask,
         count=count,
         tell=tell,
-        release=partial(release_once, folder / f"{member.name}.sent", ledger, study, member, key, rows.train, people),
+        release=partial(_release, own, fingerprint(training.data), folder / f"{member.name}.sent"),
     )
 
 
-def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
-    """What leaves in place of a reply to a question."""
-    return mask_reply(book, round, f"{question} {rows}", reply, MESSAGE)
+def _release(own: home.Site, rows: str, kept: Path, round: int, question: str, run: Callable[[], Reply]) -> Reply:
+    """What leaves in answer to a question, past the ledger and under its mask."""
+    return own.answer(Asked(own.study, round, question, rows, kept, run)).content
 
 
 def _tell(book: MaskBook, path: Path, without: Collection[str], request: bytes) -> bytes:
@@ -159,32 +154,15 @@ def _tell(book: MaskBook, path: Path, without: Collection[str], request: bytes) 
     return book.tell(path, without)
 
 
-def _count(
-    study: Study,
-    member: Member,
-    key: Ed25519PrivateKey,
-    rows: Data,
-    people: People,
-    folder: Path,
-    book: Path,
-    ledger: Path,
-    model: bytes,
-) -> bytes:
-    """The file of counts about a model, entered into the ledger before it leaves."""
-    remedy = "Make room, and let the server ask again."
+def _count(own: home.Site, folder: Path, model: bytes) -> bytes:
+    """The file of counts about a model."""
     path = folder / "counted.model"
-    write_whole(path, model, remedy, PRIVATE)
-    pooled = read_model(path, study)
-    memory = memory_path(folder, study.agreement.hash)
+    write_whole(path, model, "Make room, and let the server ask again.", PRIVATE)
+    pooled = read_model(path, own.study)
+    memory = memory_path(folder, own.study.agreement.hash)
     if pooled.is_personal and memory.exists():
         pooled = pooled.at_home(read_kept(memory, pooled.method, pooled.facts.rounds))
-    kept = kept_path(study, member, folder)
-
-    def keep(content: bytes) -> None:
-        write_whole(kept, content, remedy, PRIVATE)
-
-    door = Door(ledger, people, keep=keep)
-    return count_scores(study, member, key, rows, pooled, door, book, kept).file
+    return own.answer(Counts(own.study, pooled)).content
 
 
 def serve(
