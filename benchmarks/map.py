@@ -116,29 +116,88 @@ def compare_once() -> None:
         )
 
 
-def commands(*lines: str) -> Callable[[], None]:
-    """Command lines, one after another, in one folder."""
+COLUMNS = """
+[target]
+name = "ill"
+classes = ["no", "yes"]
+[columns]
+age = { type = "number", range = [0, 6], centre = 3, spread = 2 }
+dose = { type = "number", range = [0, 4], centre = 2, spread = 1.5 }
+"""
+SITES = ("north", "south", "west")
 
-    def follow() -> None:
-        from consilience.cli import main
 
+def in_a_study(follow: Callable[[], None]) -> Callable[[], None]:
+    """Walk in a folder with the tables of three sites."""
+
+    def walk() -> None:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            for site in ("north", "south", "west"):
-                rows = "\n".join(f"{i % 7},{(3 * i) % 5},{'yes' if (i * 7) % 3 else 'no'}" for i in range(60))
+            Path("columns.toml").write_text(COLUMNS, encoding="utf-8")
+            for k, site in enumerate(SITES):
+                rows = "\n".join(f"{i % 7},{(3 * i + k) % 5},{'yes' if (i * 7) % 3 else 'no'}" for i in range(90))
                 Path(f"{site}.csv").write_text(f"age,dose,ill\n{rows}\n", encoding="utf-8")
-            for line in lines:
-                sys.argv = ["consilience", *line.split()]
-                with contextlib.suppress(SystemExit):
-                    main()
+            follow()
 
-    return follow
+    return walk
 
 
-STUDY = [
-    "study new s.toml --target ill --columns north.csv --method exact",
-    *(f"site join s.toml --as {site} --key {site}.key --data {site}.csv" for site in ("north", "south", "west")),
-]
-WALKS = {"run": run_once, "compare": compare_once, "study until all have joined": commands(*STUDY)}
+def type_in(*lines: str) -> None:
+    """Type command lines, which must work."""
+    from consilience.cli import main
+
+    for line in lines:
+        sys.argv = ["consilience", *line.split()]
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                raise RuntimeError(f"{line}: exit code {end.code}") from end
+
+
+def join_study() -> None:
+    """A study that three sites sign."""
+    type_in("study new s --columns columns.toml --method exact --rows-per-parameter 1")
+    type_in(*(f"site join s.toml {site} {site}.csv" for site in SITES))
+    type_in(f"study add s.toml {' '.join(f'{site}.join' for site in SITES)}")
+
+
+def play_by_files() -> None:
+    """From the first command to a model that the sites' statistics tempered."""
+    join_study()
+    for site in SITES:
+        type_in(f"site fit s.toml {site}.csv --key {site}.key")
+    type_in(f"study pool s.toml {' '.join(f'{site}.reply' for site in SITES)}")
+    for site in SITES:
+        type_in(f"site statistics s.toml s.model {site}.csv --key {site}.key")
+    type_in(f"study choose s.toml s.model {' '.join(f'{site}.statistics' for site in SITES)}")
+
+
+def play_deployed() -> None:
+    """One round over Flower's messages, carried by a grid in this process."""
+    sys.path.insert(0, str(PACKAGE.parent / "tests" / "helpers"))
+    import loopback
+
+    from consilience.serialisation.signature import read_key
+    from consilience.study.flower.server import rounds
+    from consilience.study.flower.site import site_of
+    from consilience.study.protocol.members import read
+
+    join_study()
+    study = read(Path("s.toml"))
+    sites = [
+        site_of(study, member, read_key(Path(f"{member.name}.key")), Path(f"{member.name}.csv"), Path(member.name))
+        for member in study.active
+    ]
+    rounds(study, read_key(Path("s.key")), loopback.Loopback(sites), Path("run"), wait=5.0, deadline=5.0)
+
+
+WALKS = {
+    "run": run_once,
+    "compare": compare_once,
+    "study until all have joined": in_a_study(join_study),
+    "study": in_a_study(play_by_files),
+    "deployed round": in_a_study(play_deployed),
+}
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +33,10 @@ from consilience.study.rows import Parts, fingerprint, training_rows
 from consilience.study.spending import cost_of_round
 from consilience.study.summing import mask_reply
 from consilience.study.told import tell_rows
-from consilience.study.validation.gate import Refused
-from consilience.study.validation.message import check_asked, check_first, check_message, limit_weights
+from consilience.study.validation.gate import Refused, Rules
+from consilience.study.validation.message import Broadcast, check_asked, check_first, check_message, limit_weights
 from consilience.study.validation.rules import begins_alone, may_leave, message_hash, rules_of
+from consilience.task import Task
 from consilience.tree import Tree
 
 if TYPE_CHECKING:
@@ -87,13 +88,32 @@ def read_message(study: Study, path: Path | None) -> tuple[Tree, int]:
     method = agreement.build_method()
     task = agreement.build_task()
     message = envelope.value(types_of(method))
-    try:
-        check_message(message, Broadcasts(method, task, invent_rows(agreement)).until(round_), task)
-        if begins_alone(agreement, round_):
-            check_first(message, first_message(study))
-    except Refused as error:
-        raise InputError(f"{path} is not used: {error}") from error
+    first = None
+    if begins_alone(agreement, round_):
+        first = first_message(study)
+    check_start(message, Broadcasts(method, task, invent_rows(agreement)).until(round_), task, first, str(path))
     return message, round_
+
+
+def check_start(message: Tree, sent: Iterable[Broadcast | None], task: Task, first: Tree | None, where: str) -> None:
+    """Refuse a message that the method does not send, or that no site should start from.
+
+    Args:
+        message: What a site would start from.
+        sent: Messages that the method sends, for their form.
+        task: The problem.
+        first: What this round begins with, by the site's own account; None where the coordinator begins it.
+        where: Where the message is from.
+
+    Raises:
+        InputError: It is not used.
+    """
+    try:
+        check_message(message, sent, task)
+        if first is not None:
+            check_first(message, first)
+    except Refused as error:
+        raise InputError(f"{where} is not used: {error}") from error
 
 
 class Fit(File):
@@ -160,17 +180,14 @@ class Fit(File):
         check_commitment(member, rows)
         memories = _memories(study, member, memory, round_, rows)
         training = training_rows(agreement, rows.train)
-        try:
-            check_asked(method, agreement.build_task(), self.message, training.data, agreement.smallest)
-        except Refused as error:
-            raise InputError(f"The message is not answered: {error}") from error
+        check_answered(method, agreement.build_task(), self.message, training.data, agreement.smallest)
         sent = _sent(study, memory, answered)
         repeated = str(round_) in sent
         if repeated:
             reply = sent[str(round_)]
         else:
             reply = run_local(agreement, member, self.message, round_, training.data, memories)
-        check_leaving(agreement, reply, training.data, member.rows)
+        check_leaving(reply, training.data, method, agreement.build_task(), rules_of(agreement, member.rows))
         kept = {str(round_): reply.keep}
         if memories:
             kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
@@ -307,14 +324,34 @@ class Asked(Exchange[Reply]):
         return value
 
 
-def check_leaving(agreement: Agreement, reply: Reply, data: Data, committed: int) -> None:
+def check_answered(method: Method, task: Task, message: Tree, data: Data, smallest: int) -> None:
+    """Refuse a message at which few rows alone would count in what it asks for.
+
+    Args:
+        method: The method.
+        task: The problem.
+        message: What a site would answer.
+        data: The rows that would be summed over.
+        smallest: The fewest rows that may be shown.
+
+    Raises:
+        InputError: The site does not answer it.
+    """
+    try:
+        check_asked(method, task, message, data, smallest)
+    except Refused as error:
+        raise InputError(f"The message is not answered: {error}") from error
+
+
+def check_leaving(reply: Reply, data: Data, method: Method, task: Task, rules: Rules) -> None:
     """Refuse to send rows, weights that a message could only have forced, and what the coordinator would refuse.
 
     Args:
-        agreement: The study's agreement.
         reply: What the method would send.
         data: The rows it was trained on.
-        committed: The rows that the site committed to.
+        method: The method.
+        task: Its problem.
+        rules: What the site agreed to.
 
     Raises:
         InputError: The reply stays here.
@@ -322,10 +359,10 @@ def check_leaving(agreement: Agreement, reply: Reply, data: Data, committed: int
     if holds_rows(reply.send, data):
         raise InputError("The reply stays here: it holds rows of this site, which never leave it.")
     try:
-        limit_weights(reply.send, agreement.build_task())
+        limit_weights(reply.send, task)
     except Refused as error:
         raise InputError(f"The reply stays here: {error}") from error
-    may_leave(reply, agreement.build_method(), rules_of(agreement, committed))
+    may_leave(reply, method, rules)
 
 
 def _sent(study: Study, path: Path, answered: Mapping[str, str]) -> dict[str, Reply]:

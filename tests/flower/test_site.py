@@ -211,15 +211,15 @@ def test_a_method_that_sends_rows_is_stopped_at_the_site(part: Callable[[Data], 
 
     assert (
         answer(one, message, context, reply_to).error.reason
-        == "the reply holds rows of this site, which never leave it."
+        == "The reply stays here: it holds rows of this site, which never leave it."
     )
 
 
 STARTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "not finite": (lambda w: w * torch.nan, "the message is not used: it holds numbers that are not finite"),
-    "another shape": (lambda w: w[:1], "the message is not used: 'params.0.weight' has the shape"),
+    "not finite": (lambda w: w * torch.nan, "The message is not used: it holds numbers that are not finite"),
+    "another shape": (lambda w: w[:1], "The message is not used: 'params.0.weight' has the shape"),
     "another type": (lambda w: w.double(), "of float32 is expected"),
-    "weights of 3000": (lambda w: 0 * w + 3000, "the message is not used: it has a weight of 3e+03"),
+    "weights of 3000": (lambda w: 0 * w + 3000, "The message is not used: it has a weight of 3e+03"),
     "a chosen start": (lambda w: w + 0.1, "it is not what this study begins with"),
 }
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 import studies
 import torch
-from consilience.study.validation.rules import rules_of
 from event_studies import COUNTS
 from torch import Tensor
 
@@ -26,10 +25,11 @@ from consilience.glm.sums import square_matrix
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import Broadcasts, invent_rows
-from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.reply import check_leaving, run_local
+from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.validation.gate import Refused
 from consilience.study.validation.message import check_asked, check_message
+from consilience.study.validation.rules import rules_of
 
 GLM: dict[str, Any] = {"method": "glm", "settings": (), "rounds": 8, "test": 0.0, "choose": 0.0, "calibrate": 0.0}
 LACTATE = 2  # its place behind the constant

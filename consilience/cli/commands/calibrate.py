@@ -33,14 +33,13 @@ def calibrate_site(
     from consilience.study.calibration import own_thresholds
     from consilience.study.counting import Counts
     from consilience.study.model import read_model
-    from consilience.study.protocol.guarantees import describe_counts
+    from consilience.study.protocol.guarantees import calibration_of, describe_counts
     from consilience.study.protocol.members import read
 
     study = read(study_file)
+    plan = calibration_of(study.agreement)
     home = site_home(study, key)
     pooled = own_model(read_model(model, study), home, memory)
-    question = Counts(study, pooled)
-    plan = question.plan
     opened = home.open(table, ledger, remembered(home, memory), keep=write_files)
     check_unchanged(opened.recalled)
     if plan.kind == "own":
@@ -51,7 +50,7 @@ def calibrate_site(
             words += f" --study {study_file.name} --memory {kept_model(home, memory)}"
         say(f"Next: `consilience predict {words}`.")
         return
-    content = opened.site.answer(question).content
+    content = opened.site.answer(Counts(study, pooled)).content
     write_files(out_ or Path(f"{home.member.name}.calibration"), content, "For the coordinator")
     say(f"{len(opened.recalled.rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
     say(describe_counts(study.agreement))

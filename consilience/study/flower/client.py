@@ -26,7 +26,6 @@ from consilience.messages import Reply
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.methods.claims import privacy_of, privacy_statement
-from consilience.privacy.disclosure.rows import holds_rows
 from consilience.privacy.entropy import secret_draws
 from consilience.runs.engines.exchange import Turn, alone, client_view
 from consilience.serialisation.codec import kept_types_of, types_of
@@ -45,9 +44,8 @@ from consilience.study.flower.wire import (
     weight,
 )
 from consilience.study.protocol.rehearsal import Broadcasts
+from consilience.study.reply import check_answered, check_leaving, check_start
 from consilience.study.validation.gate import Refused, Rules, limit_bytes
-from consilience.study.validation.message import check_asked, check_first, check_message, limit_weights
-from consilience.study.validation.rules import may_leave
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -259,32 +257,15 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
     if not isinstance(request, dict) or "message" not in request or set(request) - {"message", "memory"}:
         raise Refused("the request is not put together as ours are.")
     if not site.simulated:
-        check_start(site, request["message"], turn.round)
+        first = site.first if turn.round == 0 else None
+        sent = site.broadcasts.until(turn.round + 1)
+        check_start(request["message"], sent, site.task, first, "The message")
     reply = _release(site, request, context, turn, question)
     remember(site, context, turn.round, reply.keep)
     sealed = _seal(site, reply, turn.round, question)
     if site.turns:
         context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
     return sealed
-
-
-def check_start(site: Site, message: Tree, t: int) -> None:
-    """Refuse a message that the method does not send, or that no site should start from.
-
-    Args:
-        site: The site that is asked.
-        message: What it would start from.
-        t: The round, from 0 on.
-
-    Raises:
-        Refused: The message is not used.
-    """
-    try:
-        check_message(message, site.broadcasts.until(t + 1), site.task)
-        if t == 0 and site.first is not None:
-            check_first(message, site.first)
-    except Refused as error:
-        raise Refused(f"the message is not used: {error}") from error
 
 
 def _release(site: Site, request: dict[str, Tree], context: Context, turn: Turn, question: str) -> Reply:
@@ -298,29 +279,10 @@ def _release(site: Site, request: dict[str, Tree], context: Context, turn: Turn,
 
 def _checked(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
     """A reply that may leave: what may not is not paid for."""
-    try:
-        check_asked(site.method, site.task, request["message"], site.data, site.rules.smallest)
-    except Refused as error:
-        raise Refused(f"the message is not answered: {error}") from error
+    check_answered(site.method, site.task, request["message"], site.data, site.rules.smallest)
     reply = _run(site, request, context, turn)
-    check_leaving(site, reply)
+    check_leaving(reply, site.data, site.method, site.task, site.rules)
     return reply
-
-
-def check_leaving(site: Site, reply: Reply) -> None:
-    """Refuse to send what the site did not agree to send.
-
-    Args:
-        site: The site.
-        reply: What its method would send.
-
-    Raises:
-        InputError: It stays here.
-    """
-    if holds_rows(reply.send, site.data):
-        raise Refused("the reply holds rows of this site, which never leave it.")
-    limit_weights(reply.send, site.task)
-    may_leave(reply, site.method, site.rules)
 
 
 def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
