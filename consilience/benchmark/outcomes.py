@@ -92,7 +92,16 @@ def outcomes(
         try:
             compute = Compute(where, device=device)
             with untold():
-                result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=compute, participation=present)
+                result = run(
+                    r.method,
+                    task,
+                    sites,
+                    rounds=r.rounds,
+                    seed=seed,
+                    engine=compute,
+                    participation=present,
+                    effects=False,
+                )
         except Diverged as error:
             yield Outcome(r, None, str(error))
             continue

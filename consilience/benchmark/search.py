@@ -298,7 +298,9 @@ def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str, device: 
         The scores under `metrics`, or why there are none under `failure`.
     """
     try:
-        result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=Compute(engine, device=device))
+        result = run(
+            r.method, task, sites, rounds=r.rounds, seed=seed, engine=Compute(engine, device=device), effects=False
+        )
     except Diverged as error:
         return {"metrics": {}, "failure": str(error)}
     return {"metrics": result.metrics, "failure": ""}

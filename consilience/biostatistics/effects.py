@@ -292,7 +292,7 @@ class Effects:
         """
         fitted = None
         if self.fitted is not None:
-            fitted = self.fitted._asdict()
+            fitted = self.fitted.to_json()
         value: dict[str, Any] = {
             "target": self.target,
             "against": self.against,

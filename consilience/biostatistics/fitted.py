@@ -23,6 +23,8 @@ class Fitted(NamedTuple):
         share: The share of its rows that a site of a study keeps from the fit, where their number is not known.
         merged: Levels that sites merged as few of their rows have them, by column, and at how many sites.
         more: Further sentences.
+        predicting: How many of the rows the model that predicts and is scored was fitted on, where that is another
+            one, as the others are held out.
     """
 
     rows: int
@@ -32,6 +34,14 @@ class Fitted(NamedTuple):
     share: float = 0.0
     merged: Mapping[str, tuple[tuple[str, ...], int]] = {}
     more: tuple[str, ...] = ()
+    predicting: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON has it; `fitted_from` reads it again."""
+        value = self._asdict()
+        if not self.predicting:
+            del value["predicting"]
+        return value
 
     def notes(self) -> list[str]:
         """Say it in sentences."""
@@ -53,7 +63,9 @@ class Fitted(NamedTuple):
             text += f", {_count(self.events['events'], 'event')}"
         elif self.events and len(self.events) <= MOST_CLASSES:
             text += f" ({', '.join(f'{name}: {_count(count)}' for name, count in self.events.items())})"
-        if out:
+        if self.predicting:
+            text += f". Scores and predictions are of the same model fitted on {_count(self.predicting)} of them"
+        elif out:
             roles = ", ".join(f"{_count(count)} {role}" for role, count in self.held_out.items() if count)
             zero = " and ".join(f"{role}=0" for role, count in self.held_out.items() if count)
             text += f". The others are held out ({roles}): run with {zero} to fit all"
@@ -88,7 +100,7 @@ def _merged(column: str, values: tuple[str, ...], sites: int) -> Iterator[str]:
 
 
 def fitted_from(value: Mapping[str, Any]) -> Fitted:
-    """Read what `Fitted._asdict` wrote.
+    """Read what `Fitted.to_json` wrote.
 
     Args:
         value: The fields, as JSON has them.
@@ -102,6 +114,7 @@ def fitted_from(value: Mapping[str, Any]) -> Fitted:
         float(value["share"]),
         merged,
         tuple(map(str, value["more"])),
+        int(value.get("predicting", 0)),
     )
 
 

@@ -45,6 +45,7 @@ class Draw(enum.IntEnum):
     SHIFT = 5  # noise in the features, folded by role, shift and site
     INPUTS = 5  # which rows of another data set the server has; `inputs_from`, with a seed of its own
     CONFORMAL = 6  # which rows are set aside for prediction sets, folded by site
+    HOMES = 7  # which site a row that the server drew would be at
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,6 +216,9 @@ class Dataset:
         )
         if aside is not None:
             with_roles = replace(with_roles, conformal=tuple(to_data(rows.take(part)) for part in aside))
+        if server.drawn is not None and not base.shares_rows:
+            homes = split.follow(server.drawn, [rows.take(part) for part in parts], key.fold(Draw.HOMES))
+            with_roles = replace(with_roles, drawn=tuple(to_data(server.drawn.take(part)) for part in homes))
         return self._prepare(with_roles, split, standardise, key.fold(Draw.SHIFT))
 
     def _check_sorting(self, split: Split) -> None:

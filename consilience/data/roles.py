@@ -25,6 +25,7 @@ class Role(enum.IntEnum):
     TEST = 1
     VALIDATION = 2
     CONFORMAL = 3
+    DRAWN = 4
 
 
 class Served(NamedTuple):
@@ -34,11 +35,13 @@ class Served(NamedTuple):
         rest: What is left for the sites.
         calibration: The server's rows with labels; None where it has none.
         inputs: The server's rows without labels; None where it has none.
+        drawn: All rows that the server has; None where it has none.
     """
 
     rest: Rows
     calibration: Data | None = None
     inputs: Tensor | None = None
+    drawn: Rows | None = None
 
 
 def hold_out(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:
@@ -101,6 +104,8 @@ def serve(rows: Rows, calibration: float, inputs: float, sites: int, key: Key) -
         served = served._replace(calibration=to_data(rows.take(first)))
     if unlabelled:
         served = served._replace(inputs=rows.take(second).x)
+    if labelled or unlabelled:
+        served = served._replace(drawn=rows.take(order[: labelled + unlabelled]))
     return served
 
 
@@ -229,6 +234,8 @@ def shift_features(sites: Sites, split: Shifted, marks: Sequence[int], key: Key)
         shifted = replace(shifted, validation=shift(sites.validation, Role.VALIDATION))
     if sites.conformal is not None:
         shifted = replace(shifted, conformal=shift(sites.conformal, Role.CONFORMAL))
+    if sites.drawn is not None:
+        shifted = replace(shifted, drawn=shift(sites.drawn, Role.DRAWN))
     return shifted
 
 

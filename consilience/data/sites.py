@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,6 +90,7 @@ class Sites:
         outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
         imputations: How many times a site fills its gaps by draws; 0: gaps are filled by means.
         tokens: Whether features are token ids: whole numbers that a network looks up, and no amounts.
+        drawn: The rows, with labels, that the server drew from every site's; None where it drew none.
     """
 
     train: tuple[Data, ...]
@@ -116,6 +117,7 @@ class Sites:
     outcome: str = ""
     imputations: int = 0
     tokens: bool = False
+    drawn: tuple[Data, ...] | None = None
 
     def __repr__(self) -> str:
         """What the sites hold, in one line: no row is shown."""
@@ -199,7 +201,24 @@ class Sites:
             pooled = replace(pooled, validation=(self.all_validation,))
         if self.conformal is not None:
             pooled = replace(pooled, conformal=(concatenate(self.conformal),))
+        if self.drawn is not None:
+            pooled = replace(pooled, drawn=(concatenate(self.drawn),))
         return pooled
+
+    def trained_on_all(self) -> Sites | None:
+        """Train on every row, also those that are held out or drawn by the server.
+
+        Returns:
+            The sites without any other role; None where all rows are trained on, or a row is at several sites.
+        """
+        roles = [parts for parts in (self.test, self.validation, self.conformal, self.drawn) if parts is not None]
+        others = [parts for parts in roles if not _same_rows(parts, self.train)]
+        if self.numbers is not None or not any(len(part.y) for parts in others for part in parts):
+            return None
+        train = tuple(concatenate(own) for own in zip(self.train, *others, strict=True))
+        none = tuple(Data(*(leaf[:0] for leaf in part)) for part in train)
+        whole = replace(self, train=train, test=none, validation=None, conformal=None, drawn=None)
+        return replace(whole, inputs=None, calibration=None)
 
     def without(self, name: str) -> Sites:
         """Leave a site out; the server keeps what it has.
@@ -222,10 +241,11 @@ class Sites:
             test=tuple(self.test[k] for k in kept),
             names=tuple(self.names[k] for k in kept),
         )
-        if self.validation is not None:
-            others = replace(others, validation=tuple(self.validation[k] for k in kept))
-        if self.numbers is not None:
-            others = replace(others, numbers=tuple(self.numbers[k] for k in kept))
+        for role in ("validation", "conformal", "drawn", "numbers"):
+            parts = getattr(self, role)
+            if parts is not None:
+                chosen: dict[str, Any] = {role: tuple(parts[k] for k in kept)}
+                others = replace(others, **chosen)
         return others
 
     def without_rows(self) -> Sites:
@@ -235,7 +255,7 @@ class Sites:
             The sites with no rows in any role, as `co.load(folder)` has them.
         """
         bare = replace(self, tokens=self.holds_tokens, train=(), test=(), validation=None, conformal=None)
-        return replace(bare, inputs=None, calibration=None, numbers=None)
+        return replace(bare, inputs=None, calibration=None, numbers=None, drawn=None)
 
     def label_counts(self) -> Tensor:
         """Count the training rows of each class at every site.
@@ -373,6 +393,8 @@ class Sites:
             sites = replace(sites, calibration=change(self.calibration))
         if self.conformal is not None:
             sites = replace(sites, conformal=tuple(change(part) for part in self.conformal))
+        if self.drawn is not None:
+            sites = replace(sites, drawn=tuple(change(part) for part in self.drawn))
         return sites
 
 
@@ -386,6 +408,11 @@ def concatenate(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
         All rows, one part after another.
     """
     return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def _same_rows(some: Sequence[Data], others: Sequence[Data]) -> bool:
+    """Whether these are the same rows twice, as where a model is tested on what it was trained on."""
+    return all(torch.equal(a.x, b.x) and torch.equal(a.y, b.y) for a, b in zip(some, others, strict=True))
 
 
 def _first_places(numbers: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def _result(bound: Method, result: Result) -> Result:
         return result.pool(bound)
     where = Compute(_engine(bound, result), result.report["threads"], device=result.report.get("device", "cpu"))
     with untold():
-        return run(bound, result.task, result.sites, seed=result.report["seed"], engine=where)
+        return run(bound, result.task, result.sites, seed=result.report["seed"], engine=where, effects=False)
 
 
 def _engine(bound: Method, result: Result) -> str:

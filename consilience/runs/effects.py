@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import fitted_from, fitted_of
@@ -15,28 +15,43 @@ from consilience.errors import InputError, refuse_damage
 from consilience.messages import Received
 from consilience.task import Task
 
+if TYPE_CHECKING:  # no part of the reference
+    from consilience.runs.result import Result
+
 MOST = 200  # effects that a report holds
 
 
-def run_effects(
-    task: Task,
-    sites: Sites,
-    state: Any,
-    replies: Sequence[Received] = (),
-    level: float = 0.95,
-    reference: Mapping[str, str] | None = None,
-    kept: Any = None,
-) -> Effects:
-    """Make the table of effects of a run.
+class Fit(NamedTuple):
+    """What a table of effects is read off.
 
-    Args:
+    Attributes:
         task: The statistical problem.
         sites: The sites, with or without their rows.
         state: The server's state.
         replies: The replies of the last round, if they were kept.
+    """
+
+    task: Task
+    sites: Sites
+    state: Any
+    replies: Sequence[Received] = ()
+
+
+def run_effects(
+    fit: Fit,
+    level: float = 0.95,
+    reference: Mapping[str, str] | None = None,
+    kept: Mapping[str, Any] | None = None,
+    on_all_rows: Callable[[], Result | None] | None = None,
+) -> Effects:
+    """Make the table of effects of a run.
+
+    Args:
+        fit: What predicts.
         level: Of all intervals.
         reference: The reference level by column, and the reference class by the name of the target.
         kept: What run.json holds of the table, for runs without rows.
+        on_all_rows: Gives the same run on all rows, which the table is then of.
 
     Returns:
         The table.
@@ -44,24 +59,36 @@ def run_effects(
     Raises:
         InputError: The model is not linear on the columns, or its state holds no Gaussian over its weights.
     """
-    pooled = gaussian_of(task, state)
+    predicting = sum(len(part.y) for part in fit.sites.train)
+    whole = None if on_all_rows is None else on_all_rows()
+    kept_of_all = kept is not None and bool((kept.get("fitted") or {}).get("predicting"))
+    if whole is not None:
+        fit = whole.fit
+    task, sites, state, _ = fit
     design = design_of(sites, reference)
-    by_site = _likelihoods(task, sites, state, replies)
-    if by_site or not kept:
+    pooled = gaussian_of(task, state)
+    by_site = _likelihoods(fit)
+    if not kept or (by_site and (whole is not None or not kept_of_all)):
         newcomer = newcomer_of(task, state)
         information = information_of(task, state, pooled, [*by_site.values()])
         fitted = fitted_of(sites)
         if fitted is None and kept and kept.get("fitted"):  # loaded without rows
             fitted = fitted_from(kept["fitted"])
+        elif fitted is not None and whole is not None:
+            fitted = fitted._replace(predicting=predicting)
         return table_of(task, design, pooled, by_site, level, newcomer, fitted, information)
     if reference:
-        raise InputError("Another reference needs the sites' rows: load the run with them, co.load(folder, sites=…).")
+        raise InputError(
+            "Another reference needs what the effects were fitted with: use the run's folder with all that is in it, "
+            "or run again."
+        )
     with refuse_damage("run.json does not hold what a table of effects holds: run again."):
         return from_json(kept).at(level)
 
 
-def _likelihoods(task: Task, sites: Sites, state: Any, replies: Sequence[Received]) -> dict[str, Natural]:
+def _likelihoods(fit: Fit) -> dict[str, Natural]:
     """What each site says alone, by its name; nothing where that is not known, or a row is at several sites."""
+    task, sites, state, replies = fit
     found = from_replies(task, state, replies)
     if found is not None:
         return {sites.names[reply.client]: own for reply, own in zip(replies, found, strict=True)}
@@ -70,22 +97,20 @@ def _likelihoods(task: Task, sites: Sites, state: Any, replies: Sequence[Receive
     return dict(zip(sites.names, from_rows(task, sites.train) or (), strict=False))
 
 
-def effects_report(task: Task, sites: Sites, state: Any, replies: Sequence[Received]) -> dict[str, Any]:
+def effects_report(fit: Fit, on_all_rows: Callable[[], Result | None] | None = None) -> dict[str, Any]:
     """Find what run.json says of effects.
 
     Args:
-        task: The statistical problem.
-        sites: The sites with their rows.
-        state: The server's state.
-        replies: The replies of the last round, if they were kept.
+        fit: What predicts, with the sites' rows.
+        on_all_rows: Gives the same run on all rows, which the table is then of.
 
     Returns:
         The table under its name; nothing where a model has no effects, or too many to read.
     """
     try:
-        table = run_effects(task, sites, state, replies)
+        bare = table_of(fit.task, design_of(fit.sites, None), gaussian_of(fit.task, fit.state))
+        if len(bare) <= MOST:
+            return {"effects": run_effects(fit, on_all_rows=on_all_rows).to_json()}
     except (InputError, RuntimeError):  # no linear model, or a precision that cannot be inverted
-        return {}
-    if len(table) > MOST:
-        return {}
-    return {"effects": table.to_json()}
+        pass
+    return {}

@@ -34,14 +34,14 @@ from consilience.metrics.times import recall_baseline
 from consilience.prediction_sets.sets import Guarantee, lower_bounds, prediction_intervals, prediction_sets
 from consilience.report.schema.frames import to_frame, to_html
 from consilience.report.table import run_table
-from consilience.runs.effects import effects_report, run_effects
+from consilience.runs.effects import Fit, effects_report, run_effects
 from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.influence import measure_influence
 from consilience.runs.engines.ledger import Ledger
 from consilience.runs.engines.round import play_round, server_in_round
 from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.provenance import check, facts, reported_identity
-from consilience.runs.store import FORMAT, Checkpoint, Store
+from consilience.runs.store import ALL_ROWS, FORMAT, Checkpoint, Store
 from consilience.serialisation.blueprint import blueprint
 from consilience.task import Task
 from consilience.tree import Tree
@@ -117,6 +117,8 @@ class Result:
         report: What run.json holds.
         store: The run's folder, if it has one.
         checkpoint: Where the run stands, with what its sites remember.
+        on_all_rows: Gives the same run on all rows, those that are held out here too, which effects are of; None, or
+            from it: there is none.
     """
 
     method: Method
@@ -128,6 +130,7 @@ class Result:
     report: dict[str, Any]
     store: Store | None
     checkpoint: Checkpoint
+    on_all_rows: Callable[[], Result | None] | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -350,6 +353,10 @@ class Result:
                 raise InputError(f"{folder} already holds a run; choose another folder.")
             store.save(self.checkpoint, list(self.replies))
             store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})
+            if self.report.get("effects") and self.on_all_rows is not None:
+                whole = self.on_all_rows()
+                if whole is not None:
+                    whole.save(store.folder / ALL_ROWS)
         report = {**self.report, "baselines": self.baselines}
         if "bounds" in self.__dict__:  # trained already
             report["bounds"] = self.bounds
@@ -390,7 +397,7 @@ class Result:
         if scored:
             if self.sites.holds_out:
                 report |= Scorer(method, self.task, self.sites).evaluate(state, memories)
-            report |= effects_report(self.task, self.sites, state, self.replies)
+            report |= effects_report(Fit(self.task, self.sites, state, self.replies))
         heard = self._warnings()
         report |= {"history": [], "warnings": heard, "seconds": 0.0, "finished": True}
         fingerprint = reported_identity(report, method, self.task, self.sites)
@@ -435,8 +442,12 @@ class Result:
         Raises:
             InputError: The model is not linear on the columns, or its state holds no Gaussian over its weights.
         """
-        kept = self.report.get("effects")
-        return run_effects(self.task, self.sites, self.state, self.replies, level, reference, kept)
+        return run_effects(self.fit, level, reference, self.report.get("effects"), self.on_all_rows)
+
+    @property
+    def fit(self) -> Fit:
+        """What effects are read off: of the rows that were trained on."""
+        return Fit(self.task, self.sites, self.state, self.replies)
 
     @cached_property
     def influence(self) -> dict[str, float]:
@@ -516,7 +527,7 @@ class Result:
         """
         server = self.server._replace(inputs=None, calibration=None)
         checkpoint = self.checkpoint._replace(memories={})
-        return replace(self, sites=self.sites.without_rows(), server=server, checkpoint=checkpoint)
+        return replace(self, sites=self.sites.without_rows(), server=server, checkpoint=checkpoint, on_all_rows=None)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in a file, or in another process, holds no rows; scores that are known already stay."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import torch
 
 from consilience.data.sites import Data, Sites
 from consilience.disk.locks import locking
-from consilience.errors import InputError, refuse_damage
+from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.inference.imputed import marks_of
 from consilience.key import Key
 from consilience.messages import Received
@@ -24,21 +25,21 @@ from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
-from consilience.runs.effects import effects_report
+from consilience.runs.effects import Fit, effects_report
 from consilience.runs.engines import Engine, choose_engine, threads_for
 from consilience.runs.engines import engine as named_engine
 from consilience.runs.engines import participation as part
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.round import server_view
 from consilience.runs.engines.soundness import draw_probes
-from consilience.runs.heard import tell_warnings
+from consilience.runs.heard import tell_warnings, untold
 from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
 from consilience.runs.problem import Problem
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.recipe import ingredients
 from consilience.runs.result import Result
 from consilience.runs.start import Start, start_from
-from consilience.runs.store import FORMAT, Checkpoint, Store
+from consilience.runs.store import ALL_ROWS, FORMAT, Checkpoint, Store
 from consilience.serialisation.blueprint import blueprint, sites_from, task_from
 from consilience.serialisation.settings import restore
 from consilience.task import Task
@@ -87,6 +88,7 @@ def run(
     level: float | None = None,
     about: dict[str, Any] | None = None,
     on_round: OnRound | None = None,
+    effects: bool = True,
 ) -> Result:
     """Run a method on a problem.
 
@@ -98,6 +100,9 @@ def run(
         >>> task, sites = problem.build()
         >>> co.run(co.FedAvg(), task, sites, rounds=2).report["rounds"]
         2
+
+    Scores and predictions are of a model that saw the training rows alone. Effects of a linear model are of all rows:
+    where some are held out, it is fitted once more on all of them, unless it promises differential privacy.
 
     Args:
         method: How the sites learn together: an object, or a name, with the settings that are usual on the problem.
@@ -117,6 +122,7 @@ def run(
         level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
         about: What is added to run.json.
         on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
+        effects: False leaves effects out of the report.
 
     Returns:
         The result.
@@ -127,6 +133,15 @@ def run(
     """
     method, task, sites = ingredients(method, _problem(task, sites), seed)
     scored_sites = sites  # pooled rows are scored site by site too
+    how: dict[str, Any] = {
+        "rounds": rounds,
+        "seed": seed,
+        "engine": engine,
+        "participation": participation,
+        "start": start,
+    }
+    again = functools.partial(run, method, task, **how, keep_replies=keep_replies, scored=False)
+    on_all_rows = functools.cache(functools.partial(_on_all_rows, again, method, task, sites, out))
     method, sites, rounds = _settle(method, sites, rounds)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
     if compute.workers > 1:
@@ -187,15 +202,35 @@ def run(
         found = {}
         if sites.holds_out:
             found = scorer.evaluate(state, memories)
-        return {
-            **found,
-            **report_guarantee(method, task, state, memories, scored_sites, level, seed),
-            **effects_report(task, sites, state, replies),
-        }
+        found |= report_guarantee(method, task, state, memories, scored_sites, level, seed)
+        if effects:
+            found |= effects_report(Fit(task, sites, state, replies), on_all_rows)
+        return found
 
     report = loop.finish(checkpoint, evaluate if scored else None)
     tell_warnings(report, scored_sites)
-    return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
+    return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint, on_all_rows)
+
+
+def _on_all_rows(
+    again: Callable[..., Result], method: Method, task: Task, sites: Sites, out: str | Path | None
+) -> Result | None:
+    """The same run on all rows, those that were held out too; None where none are, or it must not or cannot be."""
+    whole = sites.trained_on_all()
+    if whole is None or privacy_of(method) is not None or privacy_statement(method) is not None:
+        return None
+    try:
+        check(method, task, whole, 1)
+    except InputError:  # it needs rows of the server's
+        return None
+    folder = None
+    if out is not None:
+        folder = Path(out) / ALL_ROWS
+    try:
+        with untold():
+            return again(whole, out=folder, resume=folder is not None)
+    except Diverged:
+        return None
 
 
 def _problem(task: Task | Problem, sites: Sites | None) -> Problem:
@@ -382,9 +417,12 @@ def load(
     replies: Sequence[Received] = []
     if (store.folder / "replies").exists():
         replies = store.replies(saved.rounds, method)
+    on_all_rows = None
+    if (store.folder / ALL_ROWS).exists():
+        on_all_rows = functools.cache(functools.partial(load, store.folder / ALL_ROWS, method, task))
     with refuse_damage(f"{folder} is damaged or was made with another network or method: restore it from a copy."):
         server = server_view(Key(report["seed"]), len(sites.names), sites.inputs, sites.calibration)
-        result = Result(method, task, sites, saved.state, replies, server, report, store, saved)
+        result = Result(method, task, sites, saved.state, replies, server, report, store, saved, on_all_rows)
         result.check_predicts()
     return result
 

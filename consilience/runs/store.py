@@ -38,6 +38,7 @@ from consilience.serialisation.typed import parse_json
 from consilience.tree import Tree
 
 FORMAT = 1
+ALL_ROWS = "all-rows"  # the folder, in a run's own, of the same run on all rows: what its effects are of
 BESIDE = ("task.json", "state.safetensors")  # what predicts, beside run.json
 STATE_FIELDS = ("rounds", "history", "ledger", "fingerprint", "failures", "warnings")
 REPLY_FIELDS = ("site", "round")

@@ -259,7 +259,7 @@ def test_a_saved_run_without_the_sites_fits_needs_their_rows_for_another_referen
     sites = hospitals("two", (60, 60, 60))
     co.run(co.GLM(compare=False), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
     again = co.load(str(tmp_path))
-    with pytest.raises(InputError, match="Another reference needs the sites' rows"):
+    with pytest.raises(InputError, match="Another reference needs what the effects were fitted with"):
         again.effects(reference={"cp": "b"})
 
 

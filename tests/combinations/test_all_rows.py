@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ from consilience.data.splits.labels import dirichlet, iid, natural
 from consilience.data.splits.split import Split
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
+from consilience.inference import Laplace, Newton
+from consilience.methods.hierarchical import Hierarchical
 
 
 def clinics(folder: Path, clinics: int = 3, rows: int = 40) -> str:
@@ -66,16 +70,53 @@ def test_a_run_on_all_rows_has_effects_and_no_scores(tmp_path: Path, invoke: Inv
     assert basis in " ".join(invoke("effects", str(tmp_path / "r"))[1].split())
 
 
-def test_a_table_of_some_rows_says_of_how_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "method", [co.GLM(), co.GaussianProduct(inference=Laplace(Newton(), dense=True)), Hierarchical()]
+)
+@pytest.mark.parametrize("split", [natural(), iid()])
+def test_effects_are_of_all_rows_whatever_is_held_out(tmp_path: Path, method: co.Method, split: Split) -> None:
+    """Held out or not, the table of the same rows is the same; the score is of a model that saw fewer."""
+    rows = {"target": "ill", "split": split, "sites": 3, "standardise": False}
+    held = co.from_csv(clinics(tmp_path), **rows, calibration=10, conformal=0.2, validation=0.1)
+    task = co.classification(co.models.linear(1, 2).double(), prior=Isotropic(10.0))
+    result = co.run(method, task, held.to(torch.float64), out=tmp_path / "run")
+    table = result.effects()
+    train = sum(len(part.y) for part in held.train)
+    (basis,) = table.notes
+    assert basis.startswith(f"Fitted on 120 rows at {len(held)} sites (no: ") and "held out" not in basis
+    assert basis.endswith(f"Scores and predictions are of the same model fitted on {train} of them.")
+    assert result.report["effects"] == table.to_json()
+    if split == natural():  # chance deals the others to other sites where fewer are held out
+        every = co.from_csv(clinics(tmp_path), **rows, test=0, calibration=0)
+        other = co.run(method, task, every.to(torch.float64)).effects()
+        for mine, theirs in zip(table.rows, other.rows, strict=True):
+            assert mine.estimate == pytest.approx(theirs.estimate, rel=1e-6)
+            assert mine.error == pytest.approx(theirs.error, rel=1e-6)
+    alone = co.load(tmp_path / "run")
+    copied = pickle.loads(pickle.dumps(result))
+    assert alone.effects(0.5).notes == copied.effects(0.5).notes == [basis]
+    assert alone.effects(0.5).rows == copied.effects(0.5).rows == result.effects(0.5).rows
+    swapped = {"ill": "yes"}
+    if table.newcomers:  # whose replies are not what sites say alone
+        return
+    assert alone.effects(reference=swapped).rows == result.effects(reference=swapped).rows
+    with pytest.raises(InputError, match="Another reference"):
+        copied.effects(reference=swapped)
+    result.save(tmp_path / "copy")
+    assert co.load(tmp_path / "copy").effects(reference=swapped).rows == alone.effects(reference=swapped).rows
+
+
+def test_where_all_rows_cannot_be_fitted_the_table_says_of_how_many(tmp_path: Path) -> None:
+    """Rows that a second release would spend ε on, or that are tested on what was trained on, are not fitted again."""
     sites = co.from_csv(clinics(tmp_path), target="ill", calibration=10)
     task = co.classification(co.models.linear(1, 2), prior=Isotropic(10.0))
-    result = co.run(co.GLM(), task, sites, rounds=3)
     train = sum(len(part.y) for part in sites.train)
-    (basis,) = result.effects().notes
+    product = co.GaussianProduct(inference=Laplace(Newton(), dense=True))
+    (basis,) = co.run(product, task, sites).pool(product).effects().notes
     assert basis.startswith(f"Fitted on {train} of 120 rows at 3 sites (no: ")
     assert f"({110 - train} test, 10 calibration): run with test=0 and calibration=0" in basis
-    result.save(tmp_path / "kept")
-    assert co.load(tmp_path / "kept").effects(0.5).notes == [basis]
+    (basis,) = co.run(co.GLM(), task, replace(sites, test=sites.train, drawn=None), rounds=1).effects().notes
+    assert basis.startswith(f"Fitted on {train} of ")
 
 
 def test_events_are_counted_for_times_and_counts() -> None:
