@@ -39,6 +39,8 @@ def _reads_files(options: Mapping[str, Any]) -> bool:
 def _cuts_test_rows(options: Mapping[str, Any]) -> bool:
     from consilience.data.datasets import load
 
+    if options["test"] == 0:  # no row, not even of those that a data set comes with
+        return True
     return _reads_files(options) or load(options["data"], options["data_dir"]).x_test is None
 
 

@@ -161,4 +161,12 @@ Decimal_ = Annotated[
     str | None, typer.Option("--decimal", help="A point or a comma; found by looking at each file by default.")
 ]
 Group_ = Annotated[str | None, typer.Option("--group", help="The column of CSV files that names each row's site.")]
-Test_ = Annotated[float, typer.Option("--test", min=0.0, max=1.0, help="Fraction of rows held out for testing.")]
+Test_ = Annotated[
+    float,
+    typer.Option(
+        "--test",
+        min=0.0,
+        max=1.0,
+        help="Fraction of rows held out for testing; 0, where nothing is to be scored. Effects are of all rows anyway.",
+    ),
+]

@@ -44,6 +44,7 @@ def proposal(
     features: str | None = None,
     secure: bool = False,
     privacy: Mapping[str, Any] | None = None,
+    effects: bool = False,
 ) -> Agreement:
     """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
 
@@ -62,6 +63,7 @@ def proposal(
         features: The feature map between the columns and the network; none if None.
         secure: Whether replies are added up under masks.
         privacy: The fields of [privacy]; no promise if None.
+        effects: Whether effects are asked for: every row is fitted on then, and the rules choose a method for them.
 
     Returns:
         The agreement.
@@ -71,7 +73,7 @@ def proposal(
     """
     has_modes = bool(target.classes) or target.counts_events
     if method is None:
-        advice = advise(_situation(model, target, secure, bool(privacy)))
+        advice = advise(_situation(model, target, secure, bool(privacy), effects))
         method = advice.method
         settings = (*advice.settings, *settings)
     elif method not in METHODS:
@@ -95,6 +97,8 @@ def proposal(
         roles="content",
         **(privacy or {}),
     )
+    if effects:
+        draft = dataclasses.replace(draft, test=0.0, choose=0.0)
     if target.event:
         draft = dataclasses.replace(draft, choose=0.0)  # curves are not tempered: nothing is chosen by rows set aside
     draft.check()
@@ -105,13 +109,13 @@ def proposal(
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
 
 
-def _situation(model: str | None, target: Target, secure: bool, private: bool) -> Situation:
+def _situation(model: str | None, target: Target, secure: bool, private: bool, effects: bool) -> Situation:
     """What is known where a study's method is to be chosen: nobody has seen a row yet."""
     network = "linear"
     if model not in (None, Agreement.model):
         network = "other"
     kind = KINDS.get(target.kind, target.kind)
-    return Situation(kind=kind, place="study", network=network, secure=secure, private=private)
+    return Situation(kind=kind, place="study", network=network, secure=secure, private=private, effects=effects)
 
 
 def usual_hand_out(method: type[Method]) -> str:

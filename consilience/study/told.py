@@ -22,7 +22,8 @@ class Said(NamedTuple):
     Attributes:
         merged: The values that it merged or left out, by column; under an empty name, that combinations of columns
             were left out.
-        events: Rows of each class, or those with and without an event; None where they are withheld.
+        events: Rows of each class, those without and with an event, or how many events were counted; None where they
+            are withheld.
     """
 
     merged: Mapping[str, tuple[str, ...]]
@@ -60,6 +61,12 @@ def tell_rows(agreement: Agreement, y: Tensor, merged: Mapping[str, Sequence[str
     elif target.event:
         seen = int((y[:, 1] > 0).sum())
         counts = [len(y) - seen, seen]
+    elif target.counts_events:
+        counted = y.reshape(len(y), -1)[:, 0].double()
+        if int((counted > 0).sum()) < agreement.smallest:  # few rows whose counts it would tell
+            counts = []
+        else:
+            counts = [round(float(counted.sum()))]
     named = {column: list(values) for column, values in merged.items()}
     return {"merged": named, "events": withhold(counts, agreement.smallest)}
 
@@ -83,7 +90,7 @@ def read_told(agreement: Agreement, about: Mapping[str, Any]) -> Said:
             if isinstance(own, list):
                 merged[column] = tuple(value for value in own if isinstance(value, str) and value in values)
     events = about.get("events")
-    wanted = len(agreement.target.classes) or 2 * bool(agreement.target.event)
+    wanted = len(agreement.target.classes) or 2 * bool(agreement.target.event) or int(agreement.target.counts_events)
     if not tells(agreement) or not isinstance(events, list) or len(events) != wanted:
         return Said({column: values for column, values in merged.items() if values})
     counts = [count if type(count) is int and count >= 0 else None for count in events]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from event_studies import COUNTS, make_rows, make_study, play
 from tiny import Invoke
 
 import consilience as co
 from consilience.data.dataset import Dataset
 from consilience.data.splits.labels import dirichlet, iid, natural
 from consilience.data.splits.split import Split
+from consilience.disk.data_folder import VARIABLE
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
 from consilience.inference import Laplace, Newton
 from consilience.methods.hierarchical import Hierarchical
+from consilience.methods.rules import Situation, advise
+from consilience.serialisation.signature import read_key
+from consilience.study.coordinator import pool
+from consilience.study.proposal import EXAMPLE, proposal
+from consilience.study.told import fitted_of, tell_rows
+
+ON_COUNTS = ("inference.mode=Newton", "inference.dense=True")
 
 
 def clinics(folder: Path, clinics: int = 3, rows: int = 40) -> str:
@@ -134,3 +144,35 @@ def test_events_are_counted_for_times_and_counts() -> None:
 def test_a_comparison_without_rows_to_score_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give test above 0"):
         co.compare(["exact"], co.Problem(clinics(tmp_path), target="ill", test=0))
+
+
+def test_a_study_of_counts_says_how_many_events_it_was_fitted_on(tmp_path: Path) -> None:
+    """In all, as the sites' own tables have them, unless few rows of a site have one."""
+    study = make_study(tmp_path, COUNTS, "gaussian_product", rounds=1, settings=ON_COUNTS, test=0.0, roles="content")
+    play(study, tmp_path)
+    replies = [tmp_path / f"{site.name}.reply" for site in study.sites]
+    table = pool(study, replies, read_key(tmp_path / "server.key")).account["effects"]
+    events = sum(int(row["visits"]) for site in study.sites for row in make_rows(site.number))
+    assert table["notes"][0] == f"Fitted on 240 rows at 3 sites, {events} events."
+    few = torch.tensor([[40.0, 1.0]] * 4 + [[0.0, 1.0]] * 60)
+    assert tell_rows(study.agreement, few, {})["events"] == []
+
+
+def test_a_study_of_effects_fits_every_row() -> None:
+    target, columns = EXAMPLE
+    draft = proposal("s", "", target, columns, effects=True)
+    assert (draft.test, draft.choose, draft.calibrate) == (0, 0, 0)
+    usual = proposal("s", "", target, columns)
+    assert usual.test > 0
+    linear = Situation(kind="classes", place="study", network="linear", effects=True)
+    assert draft.method == advise(linear).method
+    assert fitted_of(draft, 90, (), 3).notes() == ["Fitted on 90 rows at 3 sites."]
+    assert "keep 30 % of their rows" in fitted_of(usual, 90, (), 3).notes()[0]
+
+
+@pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"set {VARIABLE} to the folder with the data files")
+def test_no_test_rows_where_a_data_set_comes_with_some(tmp_path: Path, invoke: Invoke) -> None:
+    words = ["--data", "tcga_brca", "--test", "0", "--calibration", "0", "--no-bounds", "--out", str(tmp_path / "r")]
+    code, _, error = invoke("run", "glm", *words)
+    assert code == 0, error
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["rows"]["test"] == 0

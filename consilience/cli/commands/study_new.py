@@ -51,6 +51,9 @@ def new(
             autocompletion=features_like, help="Fixed features of the columns: identity, relu or fourier, as relu:200."
         ),
     ] = None,
+    effects: Annotated[
+        bool, typer.Option("--effects", help="Coefficients with intervals are asked for: no row is held out.")
+    ] = False,
     settings: Set_ = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of exchanging files; by default the method's usual number.")
@@ -115,6 +118,7 @@ def new(
         features,
         secure,
         _privacy(privacy, patient),
+        effects,
     )
     draft = dataclasses.replace(
         draft,
