@@ -97,7 +97,19 @@ def test_rates_are_tried_until_the_best_is_inside_and_on_validation_rows_alone(m
     found = rates.fill("mnist", {}, "", 2)
 
     assert found["rate"] == 1.6 and [*found["validation"]] == [str(rate) for rate in losses]
-    assert asked == [(rate, True, 100) for rate in losses] + [(1.6, False, 0), (1.6, False, 1)]
+    first, *beyond = [*rates.RATES], [1.6], [5.1]
+    tried = [(rate, True, seed) for part in (first, *beyond) for seed in (100, 101, 102) for rate in part]
+    assert asked == [*tried, (1.6, False, 0), (1.6, False, 1)]
+
+
+def test_a_rate_that_is_the_tables_takes_its_rows() -> None:
+    rates = module("exact/rates")
+    found = rates.fill(
+        "mnist", {"validation": {"0.005": 3.0, "0.016": 2.0, "0.05": 1.0, "0.16": 2.0, "0.5": 3.0}}, "", 1
+    )
+    stored = json.loads((ROOT / "experiments/exact/results/table.json").read_text())["mnist/conv:1024/dirichlet:0.1/10"]
+    assert found["rate"] == 0.05
+    assert [run[rates.LAST]["nll"] for run in found["runs"]] == [stored[str(s)][rates.ROW]["nll"] for s in range(10)]
 
 
 @pytest.mark.usefixtures("hurried")
