@@ -18,6 +18,8 @@ from consilience.prediction_sets.counts import count_scores
 from consilience.prediction_sets.cross import CrossGuarantee, check_folds, cross_intervals, cross_sets
 from consilience.prediction_sets.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
 from consilience.runs.conformal import GRID, LEVEL
+from consilience.runs.problem import Problem, as_problem
+from consilience.runs.recipe import ingredients
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
 from consilience.task import Task
@@ -59,9 +61,9 @@ class CrossSets:
 
 
 def cross_conformal(
-    method: Method,
-    task: Task,
-    sites: Sites,
+    method: Method | str,
+    task: Task | Problem,
+    sites: Sites | None = None,
     level: float = LEVEL,
     folds: int = 5,
     *,
@@ -76,9 +78,9 @@ def cross_conformal(
     `ExactPooling`; any method works whose model is one for all sites.
 
     Args:
-        method: The method.
-        task: The statistical problem: classes or numbers.
-        sites: Everybody's rows, none of them set aside.
+        method: The method; by its name, with the settings that are usual on the problem.
+        task: The problem, of classes or numbers; or the network, its likelihood and its prior.
+        sites: Everybody's rows, none of them set aside, where `task` is no `Problem`.
         level: 1 − α. The promise is about 1 − 2α; see `CrossGuarantee`.
         folds: How many.
         score: As in `conformal`, but for `quantile`.
@@ -92,6 +94,7 @@ def cross_conformal(
     Raises:
         InputError: Rows are set aside, there are too few, or the score has no such sets.
     """
+    method, task, sites = ingredients(method, as_problem(task, sites), seed)
     if sites.conformal is not None:
         raise InputError("Folds calibrate on all rows, and some are set aside: split without conformal=.")
     sizes = [len(part.y) for part in sites.train]

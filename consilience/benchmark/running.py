@@ -102,7 +102,7 @@ def compare(
     source, common = read_layers(settings)
     plan = Plan(
         tuple(methods),
-        as_problem(problem),
+        the_problem(problem),
         splits=problem.splits,
         seeds=as_seeds(seeds),
         rounds=rounds,
@@ -124,7 +124,7 @@ def compare(
             return compare_plan(plan, folder, reference, workers=compute.workers)
 
 
-def as_problem(problem: Any) -> Problem:
+def the_problem(problem: Any) -> Problem:
     """Refuse what is not a problem.
 
     Args:

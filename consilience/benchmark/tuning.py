@@ -12,7 +12,7 @@ from typing import Any
 from consilience.benchmark.cells import Json
 from consilience.benchmark.grids import Grid
 from consilience.benchmark.rows import read_layers
-from consilience.benchmark.running import as_problem, as_seeds, for_many
+from consilience.benchmark.running import as_seeds, for_many, the_problem
 from consilience.benchmark.search import Search, Trial, run_search, write_settings
 from consilience.benchmark.summary import plain_text
 from consilience.errors import InputError
@@ -130,7 +130,7 @@ def tune(
     compute = for_many(engine)
     if compute.workers > 1:
         raise InputError("Trials run one after another: leave out `workers`.")
-    problem = as_problem(problem)
+    problem = the_problem(problem)
     if not problem.given_sites and not problem.validation:
         problem = dataclasses.replace(problem, validation=VALIDATION)
     search = Search(

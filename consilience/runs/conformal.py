@@ -29,6 +29,7 @@ from consilience.prediction_sets.measured import groups_of, measure, measure_gro
 from consilience.prediction_sets.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
 from consilience.prediction_sets.sets import Guarantee, contains
 from consilience.privacy.entropy import Simulated
+from consilience.runs.problem import Problem
 from consilience.runs.result import Result
 from consilience.task import Task
 from consilience.tree import Tree
@@ -70,7 +71,7 @@ def conformal(
     score: str | None = None,
     grid: int = GRID,
     noise: float = 0.0,
-    sites: Sites | None = None,
+    sites: Sites | Problem | None = None,
     newcomer: bool = False,
 ) -> Guarantee:
     """Calibrate prediction sets of a run on the rows that its sites set aside; nobody trains again.
@@ -85,7 +86,7 @@ def conformal(
         grid: How many edges scores are counted on.
         noise: The variance of the Gaussian noise in every cell of the summed counts, whose cost in level is accounted
             for.
-        sites: Whose rows; those of the run if None.
+        sites: Whose rows, as they are or as a `Problem` with the run's seed; those of the run if None.
         newcomer: Calibrate the model that a newcomer gets, where sites have models of their own, which are calibrated
             otherwise; each with thresholds of its own, as no model's are another's.
 
@@ -97,6 +98,8 @@ def conformal(
         InputError: No rows, or too few, are set aside; the sentence says of which class or site.
     """
     seed = int(result.report["seed"])
+    if isinstance(sites, Problem):
+        sites = sites.build_sites(seed)
     sites = sites or result.sites
     models = models_of(result.method, result.task, result.state, result.memories, sites, newcomer)
     return calibrate(models, sites, level, kind, score, grid, noise, seed)

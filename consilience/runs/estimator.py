@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,21 +22,18 @@ from consilience.distributions.predictive import Categorical, Distribution, Norm
 from consilience.errors import InputError
 from consilience.method import Method, name
 from consilience.methods import method as method_from_name
-from consilience.methods.rules import advise, usual_map, usual_network, usual_settings
+from consilience.methods.rules import advise
 from consilience.methods.situation import situation_of
-from consilience.models.maps import on_features, width_of
-from consilience.models.mlp import linear, mlp
+from consilience.models.mlp import mlp
 from consilience.prediction_sets.kinds import KINDS
 from consilience.prediction_sets.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.runs.conformal import conformal
 from consilience.runs.engines import threads_for, using_threads
-from consilience.runs.features import features_from
+from consilience.runs.problem import Problem
 from consilience.runs.result import Result
 from consilience.runs.run import run
 from consilience.serialisation.settings import configure
-from consilience.task import Task, classification, regression
 
-HIDDEN = (100, 100)  # widths of a network's hidden layers
 NO_GROUPS = (
     "fit was given no groups, so all rows are at one site: pass groups=site. GridSearchCV and cross_val_score hand "
     "them on only after sklearn.set_config(enable_metadata_routing=True)."
@@ -94,10 +92,10 @@ class _Federated(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         roles: dict[str, Any] = {"calibration": self.calibration, "inputs": self.inputs, "conformal": self.conformal}
         sites = data.split(natural(), **roles, seed=seed)
-        method = self._method(sites)
-        task = self._task(sites, method)
-        method = self._as_usual(method, task, sites)
-        result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        method = self.method or self._advised(sites)
+        result = run(
+            method, self._problem(sites, method), rounds=self.rounds, seed=seed, engine=self.engine, scored=False
+        )
         self.guarantees_ = {}
         if self.conformal:
             self.guarantees_ = _calibrate_all(result)
@@ -115,22 +113,17 @@ class _Federated(BaseEstimator):
             raise InputError(known)
         return known
 
-    def _method(self, sites: Sites) -> Method:
-        """The method that was asked for, or what the rules advise; it must have one model for all sites."""
-        method = self.method or self._advised(sites)
+    def _problem(self, sites: Sites, method: Method | str) -> Problem:
+        """The rows, and the network that was asked for; the method must have one model for all sites."""
         if isinstance(method, str):
             method = method_from_name(method)
         if not method.common:
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
-        return method
-
-    def _as_usual(self, method: Method, task: Task, sites: Sites) -> Method:
-        """A method that was named, with the settings that are usual for it on a linear model of the columns."""
-        layers = [layer for layer in task.model.modules() if not isinstance(layer, nn.Sequential | nn.Flatten)]
-        if not isinstance(self.method, str) or [type(layer) for layer in layers] != [nn.Linear]:
-            return method
-        weights = sum(weight.numel() for weight in task.like.values())
-        return configure(method, usual_settings(method, sites.kind, weights))
+        model: Any = self.model
+        on_columns = self.features is None and (not method.heads or not self.hidden)
+        if model is None and self.hidden is not None and on_columns:
+            model = partial(mlp, hidden=self.hidden)
+        return Problem(sites=sites, model=model, features=self.features)
 
     def _advised(self, sites: Sites) -> Method:
         """What the rules advise for these rows and the network that was chosen, if one was."""
@@ -139,32 +132,6 @@ class _Federated(BaseEstimator):
             network = "none"
         advice = advise(situation_of(sites, place="estimator", network=network, one_round=self.rounds == 1))
         return configure(method_from_name(advice.method), advice.settings)
-
-    def _task(self, sites: Sites, method: Method) -> Task:
-        network = self._network(sites, method)
-        if sites.classes:
-            return classification(network)
-        return regression(network)
-
-    def _network(self, sites: Sites, method: Method) -> nn.Module:
-        """The network that was asked for, on the features that were, or on those that the method needs."""
-        features = self.features
-        columns_alone = self.hidden is not None and not len(self.hidden)
-        if features is None and self.model is None and method.heads and not columns_alone:
-            features = usual_map([method], sites.shape)
-        if isinstance(features, str):
-            features = features_from(features, sites)
-        if features is not None:
-            head = self.model or linear(width_of(features, sites.features), sites.classes)
-            return on_features(features, head)
-        if self.model is not None:
-            return self.model
-        hidden = self.hidden
-        if hidden is None and usual_network([method]) == "linear":
-            hidden = ()
-        if hidden is None:
-            hidden = HIDDEN
-        return mlp(sites.features, sites.classes, hidden=hidden)
 
     def _predictive(self, x: Any) -> Distribution:
         check_is_fitted(self)

@@ -486,6 +486,28 @@ class Problem:
         return {**value, "data_dir": None}
 
 
+def as_problem(task: Task | Problem, sites: Sites | None) -> Problem:
+    """Take a problem as it is; make one of a task and its rows.
+
+    Args:
+        task: Either.
+        sites: The rows of a task.
+
+    Returns:
+        The problem.
+
+    Raises:
+        InputError: There are no rows, or two kinds of them.
+    """
+    if not isinstance(task, Problem):
+        if sites is None:
+            raise InputError("Say on which rows: run(method, task, sites), or run(method, problem).")
+        return Problem(task=task, sites=sites)
+    if sites is not None:
+        raise InputError("A problem holds its sites: leave sites out, or pass Problem(sites=…, task=…).")
+    return task
+
+
 def words_of(kind: type) -> dict[str, Any]:
     """List the fields of a problem that can be said in words, with the types of the words.
 

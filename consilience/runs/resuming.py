@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from consilience.data.reading import reading_from
 from consilience.errors import InputError
 from consilience.methods import method
+from consilience.runs.problem import Problem
 from consilience.serialisation.settings import configure, describe
 
 FREE = {"rounds", "min_replies", "data_dir", "resume", "as_json"}  # which may be asked for anew
@@ -51,9 +53,8 @@ def _made_with(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:
     recipe = dict(saved.get("recipe") or {})
     cohort = {"participation": None, "dropout": 0.0, "deadline": None, **(saved.get("participation") or {})}
     made = {
+        **{field.name: field.default for field in dataclasses.fields(Problem)},  # what a recipe leaves out is as usual
         **recipe,
-        "features": recipe.get("features"),
-        "conformal": recipe.get("conformal", 0.0),
         "level": saved.get("level"),
         "sites": recipe.get("sites") or saved.get("sites"),
         "split": recipe.get("split") or saved.get("split"),

@@ -34,7 +34,7 @@ from consilience.runs.engines.round import server_view
 from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.heard import tell_warnings, untold
 from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
-from consilience.runs.problem import Problem
+from consilience.runs.problem import Problem, as_problem
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.recipe import ingredients
 from consilience.runs.result import Result
@@ -131,7 +131,7 @@ def run(
         InputError: The run cannot work as asked; the sentence says what to change.
         Diverged: A site's weights are not finite, or the pooled model predicts numbers that are not.
     """
-    method, task, sites = ingredients(method, _problem(task, sites), seed)
+    method, task, sites = ingredients(method, as_problem(task, sites), seed)
     scored_sites = sites  # pooled rows are scored site by site too
     how: dict[str, Any] = {
         "rounds": rounds,
@@ -231,17 +231,6 @@ def _on_all_rows(
             return again(whole, out=folder, resume=folder is not None)
     except Diverged:
         return None
-
-
-def _problem(task: Task | Problem, sites: Sites | None) -> Problem:
-    """A problem as it is; a task and its rows as one."""
-    if not isinstance(task, Problem):
-        if sites is None:
-            raise InputError("Say on which rows: run(method, task, sites), or run(method, problem).")
-        return Problem(task=task, sites=sites)
-    if sites is not None:
-        raise InputError("A problem holds its sites: leave sites out, or pass Problem(sites=…, task=…).")
-    return task
 
 
 def _settle(method: Method, sites: Sites, rounds: int | None) -> tuple[Method, Sites, int]:

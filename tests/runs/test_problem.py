@@ -226,3 +226,20 @@ def test_settings_written_as_words_are_read_again() -> None:
         with pytest.raises(InputError, match="file is damaged"):
             Recipe.from_json({**written, name: damage})
     assert builtins.hash(problem) is not None
+
+
+def test_estimators_folds_and_sets_are_those_of_a_problem() -> None:
+    data = co.datasets.load("moons")
+    groups = torch.arange(len(data.y)) % 3
+    fitted = co.FederatedClassifier("gaussian_product").fit(data.x.numpy(), data.y.numpy(), groups=groups.numpy())
+    sites = fitted.result_.sites
+    assert describe(fitted.result_.method) == describe(co.run("gaussian_product", PROBLEMS["words"]).method)
+    assert [type(layer) for layer in fitted.result_.task.model] == [nn.Linear] and not sites.train
+
+    aside = Problem("moons", sites=3, model="linear", conformal=0.3)
+    result = co.run("gaussian_product", aside, seed=2)
+    assert co.conformal(result, sites=aside).thresholds == co.conformal(result).thresholds
+    words = co.cross_conformal("gaussian_product", PROBLEMS["words"], folds=2)
+    task, rows = PROBLEMS["words"].build()
+    objects = co.cross_conformal(words.runs[0].method, task, rows, folds=2)
+    assert torch.equal(words.guarantee.tables, objects.guarantee.tables)
