@@ -34,7 +34,15 @@ JUMPING = {  # scores that move by a whole row, or without bound, where a probab
     "accuracy", "balanced_accuracy", "auroc", "ece", "ece_adaptive", "ece_classwise", "ece_debiased",
     "calibration_intercept", "calibration_slope",
 }  # fmt: skip
-VARYING = {"seconds", "consilience", "versions", "version", "checksum", "signature"}  # when, by what; signed numbers
+VARYING = {
+    "seconds",
+    "date",
+    "consilience",
+    "versions",
+    "version",
+    "checksum",
+    "signature",
+}  # when, by what; signed numbers
 
 
 def kept(*path: str) -> Any:
