@@ -12,7 +12,11 @@ Of models into ensembles (`ensembles`):
 Of any teacher into one student (`distil`):
     `Distil`, started `at_random`, `at_client` or `at_average`
 Of densities estimated from samples (`kernels`):
-    `multiply_kernels`
+    `multiply_kernels`, `multiply_semiparametric`
+Of draws that keep their shape (`affine`):
+    `consensus`, `barycentre`
+
+`importance` smooths weights and says whether they can be believed.
 
 `evidence` holds the two-way fit behind evidence pooling.
 """

@@ -1,4 +1,4 @@
-"""Products of kernel densities, sampled.  Neiswanger et al., UAI 2014, Algorithm 1."""
+"""Products of kernel densities, sampled.  Neiswanger et al., UAI 2014, Algorithm 1 and §3.3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.distributions.posterior import Gaussian, Samples, moments
+from consilience.distributions.posterior import Dense, Gaussian, Samples, moments
 from consilience.distributions.predictive import positive
 from consilience.key import Key
 
@@ -50,6 +50,55 @@ def multiply_kernels(clients: Sequence[Samples], prior: Gaussian, draws: int, sw
         choice[k] = torch.where(accepted, other, choice[k])
         total = torch.where(accepted.unsqueeze(1), moved, total)
     return total / precision + key.fold(-1).normal_like(total) * precision.rsqrt()
+
+
+def multiply_semiparametric(
+    sites: Sequence[Tensor], gaussians: Sequence[Dense], pooled: Dense, draws: int, sweeps: int, key: Key
+) -> Tensor:
+    """Draw from the product of Gaussians, each corrected by a kernel density of its site's draws.
+
+    It is the sampler of `multiply_kernels` with other weights, in coordinates in which the pooled Gaussian is N(0, I).
+
+    Args:
+        sites: Draws of each site [S, d], without the prior.
+        gaussians: With their means and covariances.
+        pooled: The product of these Gaussians.
+        draws: How many, each at the end of a chain of its own.
+        sweeps: How often a chain asks every site for another draw.
+        key: The randomness.
+
+    Returns:
+        The draws, [draws, d].
+    """
+    lower = torch.linalg.cholesky(pooled.precision)
+    samples = [(site - pooled.mean) @ lower for site in sites]
+    width = torch.stack([kernel_variance(Samples({"z": z})).mean() for z in samples]).mean()
+    count = len(samples)
+    fitted = []
+    for site, g in zip(sites, gaussians, strict=True):
+        away = site - g.mean
+        fitted.append(((away @ g.precision) * away).sum(1) / -2)
+    own = [-(z * z).sum(1) / (2 * width) - fit for z, fit in zip(samples, fitted, strict=True)]
+
+    def joint(total: Tensor) -> Tensor:  # Σ |z − z̄|² = Σ |z|² − K |z̄|²
+        square = ((total / count) ** 2).sum(1)
+        return count * square / (2 * width) - square / (2 * (1 + width / count))
+
+    choice = [_pick(len(z), draws, key.fold(k)) for k, z in enumerate(samples)]
+    total = sum((z[i] for z, i in zip(samples, choice, strict=True)), torch.zeros(()))
+    for step in range(sweeps * count):
+        k = step % count
+        now = key.fold(count + step)
+        other = _pick(len(samples[k]), draws, now.fold(0))
+        moved = total - samples[k][choice[k]] + samples[k][other]
+        gain = joint(moved) - joint(total) + own[k][other] - own[k][choice[k]]
+        accepted = now.fold(1).uniform(draws, total).log() < gain
+        choice[k] = torch.where(accepted, other, choice[k])
+        total = torch.where(accepted.unsqueeze(1), moved, total)
+    var = 1 / (count / width + 1)
+    z = var * (count / width) * total / count + key.fold(-1).normal_like(total) * var.sqrt()
+    pooled_draws: Tensor = pooled.mean + torch.linalg.solve_triangular(lower, z, upper=False, left=False)
+    return pooled_draws
 
 
 def kernel_variance(client: Samples) -> Tensor:
