@@ -11,7 +11,8 @@ is in namespaces:
 - `co.prediction_sets`: prediction sets, and how much they cover;
 - `co.engines`: where the clients' work runs;
 - `co.method`, `co.messages`, `co.distributions`: the vocabulary of a method's file;
-- `co.glm`: what linear models share.
+- `co.glm`: what linear models share;
+- `co.draws`: draws of any Bayesian model, pooled.
 """
 
 import ast
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when 
         aggregation,
         data,
         distributions,
+        draws,
         glm,
         inference,
         key,
@@ -92,7 +94,7 @@ __all__ = [
     "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL",
     "Participation", "Problem", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging",
     "__version__", "aggregation", "classification", "compare", "conformal", "counts", "cross_conformal", "data",
-    "datasets", "distributions", "engines", "from_arrays", "from_csv", "glm", "inference", "key", "load",
+    "datasets", "distributions", "draws", "engines", "from_arrays", "from_csv", "glm", "inference", "key", "load",
     "messages", "method", "methods", "metrics", "models", "prediction_sets", "recommend", "regression", "run",
     "runs", "splits", "survival", "table_one", "task", "tune",
 ]  # fmt: skip

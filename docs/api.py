@@ -45,6 +45,7 @@ ROOMS = {
     "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, baselines, and scores against what was sent."),
     "prediction_sets": Room("Prediction sets", "Sets with a guarantee in finite samples: scores, kinds, coverage."),
     "biostatistics": Room("Biostatistics", "Effects, heterogeneity, table one and survival curves of several sites."),
+    "draws": Room("Draws", "Posteriors of any model, pooled from their draws, with what speaks against the pool."),
     "privacy": Room("Privacy", "Differential privacy, masked sums, disclosure rules and audits."),
     "disk": Room("Disk", "Files written whole or not at all, and locks on files and folders."),
     "serialisation": Room("Serialisation", "How settings, networks, envelopes and signatures are written to files."),

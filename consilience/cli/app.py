@@ -33,11 +33,13 @@ class Command(NamedTuple):
 
 STUDY = "Coordinate a study: agree, collect files, pool."
 SITE = "Take part in a study; your rows never leave."
+DRAWS = "Pool the draws of any Bayesian model: Stan, PyMC, NumPyro, brms."
 DATASETS = "List the data sets, or fetch one."
 STEPS = (  # of a study: at the coordinator and at a site
     *("new", "check", "keys", "sums", "scale", "join", "add", "show", "describe", "audit", "message", "fit", "pool"),
     *("statistics", "choose", "calibrate", "evaluate", "leave", "drop", "unmask", "register", "ledger"),
     *("deploy", "certs", "nodekey", "serve"),
+    *("moments", "ask", "correct"),  # of draws, after pool
 )
 STUDY_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "study", "study_new")
 SITE_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "site")
@@ -55,6 +57,7 @@ COMMANDS = {
     "predict": Command("Predict for a table, with uncertainty.", ("predict",)),
     "export": Command("Write a run's model as ONNX or torch.export.", ("predict",)),
     "effects": Command("Show a linear model's coefficients, ratios and intervals.", ("effects",)),
+    "draws": Command(DRAWS, ("draws",)),
     "kaplan-meier": Command("Draw one survival curve for several sites from their sums.", ("survival",)),
     "study": Command(STUDY, STUDY_FILES),
     "site": Command(SITE, SITE_FILES),
@@ -178,6 +181,9 @@ app.add_typer(study_app, name="study")
 
 site_app = Actions(cls=Steps, no_args_is_help=True, help=SITE)
 app.add_typer(site_app, name="site")
+
+draws_app = Actions(cls=Steps, no_args_is_help=True, help=DRAWS)
+app.add_typer(draws_app, name="draws")
 
 
 @functools.cache

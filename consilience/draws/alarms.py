@@ -145,7 +145,7 @@ def knowledge_alarms(factors: Factors, labels: Sequence[str], worth: float) -> I
         )
         yield Alarm("prior", error > TOO_NOISY, sentence, error)
     residual = math.sqrt(max(0.0, 1 - factors.prior.fit))
-    if factors.prior.fit < 1:
+    if factors.prior.fit < 1 and any(x is not None for x in factors.draws):
         spread = torch.cat([factors.prior.density(x) for x in factors.draws if x is not None]).std()
         value = factors.spare * residual * float(spread)
         if value > ROUGH:
@@ -238,6 +238,8 @@ def label_alarms(space: Space, names: Sequence[str], chains: Sequence[Tensor]) -
         if plain and len(p.shape) == 1 and 2 <= p.shape[0] <= SHUFFLED and all(isinstance(c, int) for c in p.coords[0]):
             sizes.setdefault(p.shape[0], []).append(p.name)
     for size, parameters in sizes.items():
+        if not names:
+            return
         means, deviations, owners = [], [], []
         for name, x in zip(names, chains, strict=True):
             for chain in x:

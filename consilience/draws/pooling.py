@@ -185,8 +185,6 @@ def pool(
         raise InputError(f"The rule {rule} has no tau: leave it out, or choose hierarchical.")
     key = Key(seed)
     space, chains, factors = gather(heard, prior, params, transforms)
-    if all(x is None for x in chains) and log_likelihoods is None and rule not in (AUTO, *BY_MOMENTS):
-        raise InputError(f"Moments are not draws, which the rule {rule} needs: choose {' or '.join(BY_MOMENTS)}.")
     if rule not in (AUTO, *BY_MOMENTS) and any(x is None for x in chains):
         raise InputError(f"Moments are not draws, which the rule {rule} needs: choose {' or '.join(BY_MOMENTS)}.")
     chosen = Choice(rule, "it was asked for")

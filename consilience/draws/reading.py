@@ -91,7 +91,7 @@ def read(source: Any, name: str | None = None) -> Draws:
         return source
     if isinstance(source, (str, Path)):
         groups, title = _read_files(xarray, str(source))
-    elif isinstance(source, Mapping) and "posterior" not in source:
+    elif isinstance(source, dict) and "posterior" not in source:
         groups, title = {"posterior": _from_arrays(xarray, source)}, "site"
     else:
         groups, title = _from_object(xarray, source), "site"
@@ -210,13 +210,13 @@ def _from_object(xarray: Any, source: Any) -> dict[str, Any]:
         else:
             group = getattr(source, name, None)
         if group is not None:
-            groups[name] = getattr(group, "ds", group)
+            groups[name] = group
     if "posterior" not in groups:
         raise InputError(
             f"A {type(source).__name__} holds no draws that are known here: give a path, InferenceData, DataTree, "
             "a NumPyro MCMC, or arrays [chain, draw, …] by name."
         )
-    return {name: xarray.Dataset(group) for name, group in groups.items()}
+    return {name: group if isinstance(group, xarray.Dataset) else group.to_dataset() for name, group in groups.items()}
 
 
 def _from_arrays(xarray: Any, arrays: Mapping[str, Any]) -> Any:
