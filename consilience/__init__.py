@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when 
     from consilience.benchmark.running import compare
     from consilience.benchmark.tuning import tune
     from consilience.biostatistics.table_one import table_one
-    from consilience.data import Sites, datasets, from_arrays, from_csv, splits
+    from consilience.data import Sites, datasets, from_arrays, from_csv, from_frame, from_table, splits
     from consilience.errors import Diverged, InputError
     from consilience.inference import SGD, SGLD, SWAG, Adam, CyclicalSGHMC, Laplace, MeanField, Sampler
     from consilience.inference.hmc import HMC
@@ -94,7 +94,8 @@ __all__ = [
     "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL",
     "Participation", "Problem", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging",
     "__version__", "aggregation", "classification", "compare", "conformal", "counts", "cross_conformal", "data",
-    "datasets", "distributions", "draws", "engines", "from_arrays", "from_csv", "glm", "inference", "key", "load",
+    "datasets", "distributions", "draws", "engines", "from_arrays", "from_csv", "from_frame", "from_table", "glm",
+    "inference", "key", "load",
     "messages", "method", "methods", "metrics", "models", "prediction_sets", "recommend", "regression", "run",
     "runs", "splits", "survival", "table_one", "task", "tune",
 ]  # fmt: skip

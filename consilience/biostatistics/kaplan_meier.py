@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from consilience.data.cells import read_table
+from consilience.data.formats import read_table
 from consilience.data.targets import read_outcome
 from consilience.distributions.curves import Curve, TimeSums, hide_few, protect, sum_times
 from consilience.errors import InputError, refuse_damage, unknown_name

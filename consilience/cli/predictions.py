@@ -70,7 +70,7 @@ def predict_with_run(
 ) -> tuple[Rows, Predicted]:
     """Predict with the model in a run's folder, which knows how its tables were read; or a site's own."""
     from consilience.cli.prediction_sets import say_vacuous, write_bounds, write_intervals, write_sets
-    from consilience.data.cells import read_table
+    from consilience.data.formats import read_table
     from consilience.distributions.counts import Counts
     from consilience.distributions.predictive import Categorical, Normal
     from consilience.distributions.survival import Survival

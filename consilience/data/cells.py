@@ -1,30 +1,27 @@
-"""A CSV file as named columns of cells, read without surprises.
+"""The columns of a table as cells: what is in each, and where it stands. Polars holds them.
 
-A column keeps the texts of some thousand rows as one long text: a cell becomes an object only while it is looked at.
+A column keeps the type that its file gives it, or its texts: a cell becomes an object only while it is looked at.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, product
-from pathlib import Path
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from consilience.data.dialect import Dialect, sniff, to_points
-from consilience.errors import InputError
+from consilience.data.dialect import Dialect
 
 MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; 'none' is left to be a category
-_SPELLINGS = {"".join(t) for word in MISSING for t in product(*zip(word, word.upper(), strict=True))}
-FEWEST_ROWS = 5  # at a site
-BLOCK_ROWS = 8192  # whose cells are objects at a time
-MARK = "\x1f"  # between two texts of a block
+SPELLINGS = frozenset("".join(t) for word in MISSING for t in product(*zip(word, word.upper(), strict=True)))
+CATEGORY = "categories"  # what a column holds whose file says so
+DATE = "dates"
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -36,100 +33,130 @@ class Cell(NamedTuple):
     Attributes:
         text: What is in it, without the blanks around it.
         file: The name of the file.
-        line: The number of the line, from 1.
+        line: The number of the line, from 1; of the row, where a format has no lines.
+        unit: line or row.
     """
 
     text: str
     file: str
     line: int
+    unit: str = "line"
 
     def __str__(self) -> str:
         """Where it stands, for people."""
-        return f"{self.file}, line {self.line}"
+        return f"{self.file}, {self.unit} {self.line}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows stand, for people; and their texts, where a column was read as numbers at once.
+
+    Attributes:
+        file: The name of the file.
+        line: The number of the line, or row, of a row counted from 0.
+        unit: line or row.
+        read: Reads a column again, as texts.
+    """
+
+    file: str
+    line: Callable[[int], int]
+    unit: str = "line"
+    read: Callable[[str], pl.Series] | None = None
 
 
 class Block(NamedTuple):
-    """Some rows of one column.
+    """One file's rows of a column.
 
     Attributes:
-        joined: Their texts, one after another; as they are where a text holds the mark between two.
-        file: The name of the file.
-        lines: The number of each row's line.
+        values: Texts, or numbers; missing numbers are null or NaN. None until somebody needs the column.
+        source: Where they stand.
+        name: The column's name in the file.
+        holds: What its file says that it holds, where that is no numbers and nothing to be guessed.
+        rows: The number of each row in the file; all rows in order if None.
     """
 
-    joined: str | tuple[str, ...]
-    file: str
-    lines: npt.NDArray[np.int64]
+    values: pl.Series | None
+    source: Source
+    name: str = ""
+    holds: str = ""
+    rows: npt.NDArray[np.int64] | None = None
 
-    @staticmethod
-    def of(texts: Sequence[str], file: str, lines: npt.NDArray[np.int64]) -> Block:
-        """Pack texts.
+    @property
+    def series(self) -> pl.Series:
+        """The values; read now where nobody needed them."""
+        if self.values is None:
+            return self.texts
+        return self.values
 
-        Args:
-            texts: The texts of at least one cell.
-            file: The name of the file.
-            lines: The number of each row's line.
+    @property
+    def texts(self) -> pl.Series:
+        """The cells as their file writes them; empty where nothing stands."""
+        if self.values is not None and self.values.dtype == pl.String:
+            return self.values
+        if self.source.read is None:
+            assert self.values is not None
+            return self.values.cast(pl.String).fill_null("")
+        texts = self.source.read(self.name)
+        if self.rows is not None:
+            return texts[self.rows]
+        return texts
 
-        Returns:
-            The block.
-        """
-        joined = MARK.join(texts)
-        if joined.count(MARK) != len(texts) - 1:
-            return Block(tuple(texts), file, lines)
-        return Block(joined, file, lines)
-
-    def texts(self) -> Sequence[str]:
-        """Unpack the texts."""
-        if isinstance(self.joined, str):
-            return self.joined.split(MARK)
-        return self.joined
+    def line(self, place: int) -> int:
+        """Say where a row stands, by its place in the block."""
+        if self.rows is not None:
+            place = int(self.rows[place])
+        return self.source.line(place)
 
 
 class Cells(Sequence[Cell]):
-    """The cells of a column: a sequence of `Cell`, with what is asked of all of them answered block by block.
+    """The cells of a column: a sequence of `Cell`, with what is asked of all of them answered at once.
 
     Attributes:
-        blocks: The rows in order.
+        blocks: The rows in order, file by file.
     """
 
     def __init__(self, blocks: Iterable[Block]) -> None:
-        """Take a column's blocks.
-
-        Args:
-            blocks: The rows in order.
-        """
         self.blocks = tuple(blocks)
-        self._ends = np.cumsum([len(block.lines) for block in self.blocks])
+        self._ends = np.cumsum([len(block.series) for block in self.blocks if block.values is not None])
 
     @staticmethod
     def of(cells: Sequence[Cell]) -> Cells:
-        """Take any sequence of cells.
-
-        Args:
-            cells: The cells of a column.
-
-        Returns:
-            The same cells; themselves where they are a column already.
-        """
+        """Take any sequence of cells; themselves where they are a column already."""
         if isinstance(cells, Cells):
             return cells
-        return Cells(Block.of([cell.text], cell.file, np.array([cell.line])) for cell in cells)
+        texts = [pl.Series([cell.text], dtype=pl.String) for cell in cells]
+        sources = [Source(cell.file, [cell.line].__getitem__, cell.unit) for cell in cells]
+        return Cells(Block(text, source) for text, source in zip(texts, sources, strict=True))
 
     @staticmethod
     def stack(columns: Iterable[Cells]) -> Cells:
-        """Put columns under each other.
+        """Put columns of the same name from several tables under each other."""
+        return Cells(block for column in columns for block in column.loaded().blocks)
 
-        Args:
-            columns: Columns of the same name from several tables.
+    def loaded(self) -> Cells:
+        """Read what was not read because nobody had asked for it."""
+        if all(block.values is not None for block in self.blocks):
+            return self
+        return Cells(block._replace(values=block.series) for block in self.blocks)
 
-        Returns:
-            One column with the cells of all.
-        """
-        return Cells(chain.from_iterable(column.blocks for column in columns))
+    @property
+    def file(self) -> str:
+        """The name of the first file."""
+        return self.blocks[0].source.file
+
+    @property
+    def holds(self) -> str:
+        """What the files say that the column holds; categories, if one of them does."""
+        said = {block.holds for block in self.blocks if block.holds}
+        return min(said, key=lambda what: (what in (CATEGORY, DATE), what), default="")
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether some cells may hold anything but numbers."""
+        return any(block.series.dtype == pl.String for block in self.blocks)
 
     def __len__(self) -> int:
-        """How many cells there are."""
-        if not self.blocks:
+        if not len(self._ends):
             return 0
         return int(self._ends[-1])
 
@@ -145,135 +172,112 @@ class Cells(Sequence[Cell]):
         place = index % len(self)
         number_of_block = int(np.searchsorted(self._ends, place, side="right"))
         block = self.blocks[number_of_block]
-        row = place - int(self._ends[number_of_block]) + len(block.lines)
-        return Cell(block.texts()[row], block.file, int(block.lines[row]))
+        row = place - int(self._ends[number_of_block]) + len(block.series)
+        return Cell(block.texts[row], block.source.file, block.line(row), block.source.unit)
 
     def __iter__(self) -> Iterator[Cell]:
         for block in self.blocks:
-            for text, line in zip(block.texts(), block.lines.tolist(), strict=True):
-                yield Cell(text, block.file, line)
+            for row, text in enumerate(block.texts):
+                yield Cell(text, block.source.file, block.line(row), block.source.unit)
+
+    @property
+    def texts(self) -> pl.Series:
+        """All texts."""
+        return _concatenate([block.texts for block in self.blocks], pl.String)
 
     def first(self, chosen: Mask) -> Cell:
-        """Find the first of some cells.
-
-        Args:
-            chosen: Which cells, at least one.
-
-        Returns:
-            The first of them.
-        """
+        """Find the first of some cells, at least one."""
         return self[int(chosen.argmax())]
 
     def select(self, chosen: Mask) -> Cells:
-        """Take some of the cells.
-
-        Args:
-            chosen: Which, [N].
-
-        Returns:
-            They, in order.
-        """
+        """Take some of the cells, in order."""
         blocks = []
         start = 0
         for block in self.blocks:
-            part = chosen[start : start + len(block.lines)]
-            start += len(block.lines)
+            part = chosen[start : start + len(block.series)]
+            start += len(part)
             if part.any():
-                texts = [text for text, taken in zip(block.texts(), part.tolist(), strict=True) if taken]
-                blocks.append(Block.of(texts, block.file, block.lines[part]))
+                rows = np.flatnonzero(part)
+                kept = rows
+                if block.rows is not None:
+                    kept = block.rows[rows]
+                blocks.append(block._replace(values=block.series[rows], rows=kept))
         return Cells(blocks)
 
     def respelt(self, spellings: Mapping[str, str]) -> Cells:
-        """Write some texts differently.
-
-        Args:
-            spellings: The new text of each that changes.
-
-        Returns:
-            The cells, each at its old place.
-        """
+        """Write some texts differently, each at its old place."""
         if not spellings:
             return self
-        texts = ([spellings.get(text, text) for text in block.texts()] for block in self.blocks)
-        blocks = zip(texts, self.blocks, strict=True)
-        return Cells(Block.of(new, block.file, block.lines) for new, block in blocks)
+        return Cells(block._replace(values=block.texts.replace(dict(spellings))) for block in self.blocks)
 
     def distinct(self) -> set[str]:
         """Collect the different texts."""
-        return set().union(*(block.texts() for block in self.blocks))
+        return set(self.texts.unique().to_list())
 
     def where(self, test: Callable[[str], bool]) -> Mask:
-        """Ask something of every text; equal texts of a block are asked once.
-
-        Args:
-            test: The question.
-
-        Returns:
-            The answers [N].
-        """
-        parts = [np.zeros(0, dtype=np.bool_)]
-        for block in self.blocks:
-            texts = block.texts()
-            chosen = {text for text in set(texts) if test(text)}
-            part = np.zeros(len(texts), dtype=np.bool_)
-            if chosen:
-                part = np.fromiter(map(chosen.__contains__, texts), np.bool_, len(texts))
-            parts.append(part)
-        return np.concatenate(parts)
+        """Ask something of every text; equal texts are asked once. The answers are [N]."""
+        chosen = [text for text in self.distinct() if test(text)]
+        if not chosen:
+            return np.zeros(len(self), dtype=np.bool_)
+        return self.texts.is_in(chosen).to_numpy()
 
     def codes(self, code: Callable[[str], int]) -> npt.NDArray[np.int64]:
-        """Give every text a whole number; equal texts of a block are asked for once.
-
-        Args:
-            code: The number of a text.
-
-        Returns:
-            The numbers [N].
-        """
-        parts = [np.zeros(0, dtype=np.int64)]
-        for block in self.blocks:
-            texts = block.texts()
-            known = {text: code(text) for text in set(texts)}
-            parts.append(np.fromiter(map(known.__getitem__, texts), np.int64, len(texts)))
-        return np.concatenate(parts)
+        """Give every text a whole number; equal texts are asked for once. The numbers are [N]."""
+        texts = self.texts
+        distinct = texts.unique().to_list()
+        return (
+            texts.replace_strict(distinct, [code(text) for text in distinct], return_dtype=pl.Int64).to_numpy().copy()
+        )
 
     def empty(self, unknown: Iterable[str] = ()) -> Mask:
-        """Tell which values are missing, as `is_empty` does.
-
-        Args:
-            unknown: Further texts that mean missing.
-
-        Returns:
-            The answers [N].
-        """
-        missing = _SPELLINGS.union(unknown)
-        parts = [np.zeros(0, dtype=np.bool_)]
-        for block in self.blocks:
-            texts = block.texts()
-            part = np.zeros(len(texts), dtype=np.bool_)
-            if not missing.isdisjoint(texts):
-                part = np.fromiter(map(missing.__contains__, texts), np.bool_, len(texts))
-            parts.append(part)
-        return np.concatenate(parts)
+        """Tell which values are missing, as `is_empty` does, or hold one of further texts that mean so [N]."""
+        unknown = list(unknown)
+        return np.concatenate([np.zeros(0, dtype=np.bool_), *(_missing(block, unknown) for block in self.blocks)])
 
     def numbers(self) -> Numbers:
         """Read every cell as a number, as `number` does; NaN where it holds none [N]."""
-        return np.concatenate([np.zeros(0), *(_read_block(block.texts()) for block in self.blocks)])
+        return np.concatenate([np.zeros(0), *(_read_numbers(block.series) for block in self.blocks)])
 
 
-def _read_block(texts: Sequence[str]) -> Numbers:
-    """The numbers of a block; text by text only where one of them is odd."""
-    try:
-        values = np.fromiter(map(float, texts), np.float64, len(texts))
-    except ValueError:
-        values = np.full(len(texts), math.nan)
-    if np.isfinite(values).all() and "_" not in "".join(texts):  # Python reads 1_000 as a number
-        return values
-    known = {text: number(text) for text in set(texts)}
-    return np.array([known[text] for text in texts], dtype=np.float64)  # None becomes NaN
+def _concatenate(parts: Sequence[pl.Series], dtype: type[pl.DataType]) -> pl.Series:
+    if not parts:
+        return pl.Series([], dtype=dtype)
+    if len(parts) == 1:
+        return parts[0]
+    return pl.concat([part.alias("") for part in parts])
 
 
-class Table(NamedTuple):
+def _missing(block: Block, unknown: Sequence[str]) -> Mask:
+    """Which values of a block are missing; its texts are read only where a number may mean so."""
+    values = block.series
+    if values.dtype == pl.String:
+        return values.is_in([*SPELLINGS, *unknown]).to_numpy()
+    missing = values.is_null()
+    if values.dtype.is_float():
+        missing |= values.is_nan().fill_null(False)
+    marks = [value for value in map(number, unknown) if value is not None]
+    found: Mask = missing.to_numpy()
+    if marks and np.isin(_read_numbers(values), marks).any():
+        found = found | block.texts.is_in(unknown).to_numpy()
+    return found
+
+
+def _read_numbers(values: pl.Series) -> Numbers:
+    """The numbers of a series; texts that polars and Python read differently are left to `number`."""
+    numbers = values.cast(pl.Float64, strict=False)
+    found = numbers.fill_null(math.nan).to_numpy().copy()
+    found[np.isinf(found)] = math.nan
+    if values.dtype == pl.String and numbers.null_count():
+        odd = np.flatnonzero(numbers.is_null().to_numpy())
+        texts = values[odd]
+        known = {text: value for text in texts.unique() if (value := number(text)) is not None}
+        if known:
+            found[odd] = [known.get(text, math.nan) for text in texts]
+    return found
+
+
+@dataclass(frozen=True)
+class Table:
     """Named columns of cells, all of one length.
 
     Attributes:
@@ -281,12 +285,14 @@ class Table(NamedTuple):
         columns: The cells of each column, by its name.
         blank: The number of the first blank line between rows; None where there is none.
         dialect: How the file writes its cells.
+        rows: How many rows there are.
     """
 
     name: str
     columns: dict[str, Cells]
-    blank: int | None
+    blank: int | None = None
     dialect: Dialect = Dialect()
+    rows: int = 0
 
     def spelt_as(self, names: Iterable[str]) -> Table:
         """Give columns the names that are asked for where they differ in capitals and blanks alone.
@@ -297,171 +303,38 @@ class Table(NamedTuple):
         Returns:
             The table; a name that fits several columns, or none, changes nothing.
         """
-        wanted = {" ".join(name.split()).casefold(): name for name in names}
-        found = Counter(" ".join(name.split()).casefold() for name in self.columns)
+        wanted = {plain(name): name for name in names}
+        found = Counter(map(plain, self.columns))
         columns = {}
         for name, cells in self.columns.items():
-            plain = " ".join(name.split()).casefold()
             spelt = name
-            if name not in wanted.values() and found[plain] == 1:
-                spelt = wanted.get(plain, name)
+            if name not in wanted.values() and found[plain(name)] == 1:
+                spelt = wanted.get(plain(name), name)
             columns[spelt] = cells
-        return Table(self.name, columns, self.blank, self.dialect)
+        return replace(self, columns=columns)
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return len(next(iter(self.columns.values())))
+        return self.rows
 
 
-def read_table(
-    path: Path,
-    delimiter: str | None = None,
-    fewest: int = FEWEST_ROWS,
-    decimal: str | None = None,
-    file: str | None = None,
-) -> Table:
-    """Read the table in one file; blank lines are passed over.
-
-    Args:
-        path: The file, UTF-8 text with a header row.
-        delimiter: What stands between two cells; found by looking if None.
-        fewest: How many rows there must be.
-        decimal: What stands before decimals; found by looking if None. Cells have points afterwards.
-        file: What the file is called in messages; by its name if None.
-
-    Returns:
-        The table.
-
-    Raises:
-        InputError: The file cannot be read, or is not a table with so many rows.
-    """
-    dialect = Dialect(delimiter or "", decimal or "")
-    if not delimiter or not decimal:
-        seen = sniff(path)
-        dialect = Dialect(delimiter or seen.delimiter, decimal or seen.decimal)
-    file = file or path.name
-    found = _Rows(file)
-    for lines, rows in _read_lines(path, dialect.delimiter, file):
-        if dialect.decimal == ",":
-            found.add(lines, [[to_points(cell.strip()) for cell in row] for row in rows])
-        else:
-            found.add(lines, rows)
-    if not found.count:
-        raise InputError(f"{file} is empty: a table has a header row with the columns' names, and rows under it.")
-    if found.count <= fewest:
-        rows_ = f"{found.count - 1} rows"
-        if found.count == 2:
-            rows_ = "1 row"
-        raise InputError(f"{file} has {rows_} under its header: a site needs at least {fewest}.")
-    _check_header(file, found.header)
-    if found.ragged is not None:
-        line, cells = found.ragged
-        raise InputError(
-            f"{file}, line {line} has {cells} cells and the header {len(found.header)}: give every row all cells."
-        )
-    blank = None
-    if found.blank is not None and found.blank < found.last:
-        blank = found.blank
-    columns = {name: Cells(blocks) for name, blocks in zip(found.header, found.blocks, strict=True)}
-    return Table(path.stem, columns, blank, dialect)
-
-
-@dataclass
-class _Rows:
-    """What was read of a file so far.
-
-    Attributes:
-        file: The name of the file.
-        header: The cells of the first line that is not blank.
-        blocks: The blocks of every column.
-        count: How many lines were not blank, the header included.
-        last: The number of the last of them.
-        blank: The number of the first blank line under the header.
-        ragged: Line and length of the first row that is not as long as the header.
-    """
-
-    file: str
-    header: list[str] = field(default_factory=list)
-    blocks: list[list[Block]] = field(default_factory=list)
-    count: int = 0
-    last: int = 0
-    blank: int | None = None
-    ragged: tuple[int, int] | None = None
-
-    def add(self, lines: list[int], rows: list[list[str]]) -> None:
-        """Take some further lines in.
-
-        Args:
-            lines: The number of each row's line.
-            rows: The cells of each.
-        """
-        width = len(self.header)
-        if width and all(len(row) == width and any(map(str.strip, row)) for row in rows):
-            self.count += len(rows)
-            self.last = lines[-1]
-        else:
-            lines, rows = self._sort_out(lines, rows)
-        if not rows:
-            return
-        numbers = np.array(lines, dtype=np.int64)
-        for blocks, texts in zip(self.blocks, zip(*rows, strict=True), strict=True):
-            blocks.append(Block.of(list(map(str.strip, texts)), self.file, numbers))
-
-    def _sort_out(self, lines: list[int], rows: list[list[str]]) -> tuple[list[int], list[list[str]]]:
-        """Line by line: the header, blank lines and rows of another length are noted and left out."""
-        sound_lines = []
-        sound_rows = []
-        for line, row in zip(lines, rows, strict=True):
-            if not any(map(str.strip, row)):
-                if self.header and self.blank is None:
-                    self.blank = line
-                continue
-            self.count += 1
-            self.last = line
-            if not self.header:
-                self.header = [cell.strip() for cell in row]
-                self.blocks = [[] for _ in row]
-            elif len(row) == len(self.header):
-                sound_lines.append(line)
-                sound_rows.append(row)
-            elif self.ragged is None:
-                self.ragged = (line, len(row))
-        return sound_lines, sound_rows
+def plain(name: str) -> str:
+    """Write a column's name without what people write differently."""
+    return " ".join(name.split()).casefold()
 
 
 def is_empty(cell: Cell) -> bool:
-    """Tell whether a cell's value is missing.
-
-    Args:
-        cell: The cell.
-
-    Returns:
-        True for an empty cell, and for NA, NaN and the like.
-    """
+    """Tell whether a cell's value is missing: nothing, NA, NaN and the like."""
     return is_missing(cell.text)
 
 
 def is_missing(text: str) -> bool:
-    """Tell whether a text means that a value is missing.
-
-    Args:
-        text: The text of a cell.
-
-    Returns:
-        True for no text, and for NA, NaN and the like.
-    """
-    return text in _SPELLINGS
+    """Tell whether a text means that a value is missing: no text, NA, NaN and the like."""
+    return text in SPELLINGS
 
 
 def number(text: str) -> float | None:
-    """Read a cell as a number.
-
-    Args:
-        text: The cell's text.
-
-    Returns:
-        The finite number it holds; None where it holds none.
-    """
+    """Read a cell's text as a finite number; None where it holds none."""
     try:
         value = float(text)
     except ValueError:
@@ -469,59 +342,3 @@ def number(text: str) -> float | None:
     if not math.isfinite(value) or "_" in text:  # Python reads 1_000 as a number
         return None
     return value
-
-
-def not_utf8(file: str) -> InputError:
-    """Make the error for a file in another encoding; the caller raises it.
-
-    Args:
-        file: What the file is called.
-    """
-    return InputError(
-        f"{file} is not UTF-8 text: save it as 'CSV UTF-8' in the spreadsheet, or convert it, for example with "
-        "`iconv -f windows-1252 -t utf-8`."
-    )
-
-
-def _read_lines(path: Path, delimiter: str, file: str) -> Iterator[tuple[list[int], list[list[str]]]]:
-    """Every line, blank ones too, in blocks; the number of a row over several lines is that of its last."""
-    lines: list[int] = []
-    rows: list[list[str]] = []
-    last = 0
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as opened:
-            reader = csv.reader(opened, delimiter=delimiter, strict=True)
-            for row in reader:
-                last = reader.line_num
-                lines.append(last)
-                rows.append(row)
-                if len(rows) == BLOCK_ROWS:
-                    yield lines, rows
-                    lines, rows = [], []
-    except UnicodeDecodeError:
-        raise not_utf8(file) from None
-    except FileNotFoundError:
-        raise InputError(f"There is no file '{path}': check the name.") from None
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
-    except csv.Error as error:
-        raise InputError(
-            f"{file} cannot be read as CSV from line {last + 1} on ({error}): close every quote there, or save "
-            "the file again as 'CSV UTF-8'."
-        ) from None
-    if rows:
-        yield lines, rows
-
-
-def _check_header(file: str, header: Sequence[str]) -> None:
-    """Refuse columns that are separated by something else, and columns without a name of their own."""
-    if len(header) == 1:
-        for delimiter in ";\t|":
-            if delimiter in header[0]:
-                raise InputError(
-                    f"{file} seems to separate its columns with {delimiter!r}: pass delimiter={delimiter!r}."
-                )
-    counts = Counter(header)
-    for name in header:
-        if not name or counts[name] > 1:
-            raise InputError(f"{file} has a column without a name of its own ('{name}'): name every column once.")

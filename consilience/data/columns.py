@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from consilience.data.cells import Cell, Cells, Mask, Numbers, number
+from consilience.data.cells import CATEGORY, DATE, Cell, Cells, Mask, Numbers, number
 from consilience.data.doubts import DATES, is_date
 from consilience.data.sites import narrow
 from consilience.errors import InputError, unknown_name
@@ -71,6 +71,7 @@ def read_feature(
     Raises:
         InputError: A cell is missing or not a number where it should not be, or there are too many categories.
     """
+    _check_type(name, cells, as_text or categories is not None)
     if values is None:
         values = cells.numbers()
     gaps = np.zeros(len(cells), dtype=np.bool_)
@@ -84,11 +85,24 @@ def read_feature(
             f"{cells.first(gaps)}: the cell in column '{name}' is missing; fill it in, delete the row or column, or "
             "pass missing='mean' (--missing mean)."
         )
-    if not as_text and categories is None:
+    if not as_text and categories is None and cells.holds != CATEGORY:
         if not np.isnan(values[~gaps]).all():
             return _read_numbers(name, cells, values, gaps)
         _check_commas(name, cells)
+        if is_date(cells):
+            raise InputError(f"{DATES.format(name=name)}.")
     return _read_categories(name, cells, gaps, categories)
+
+
+def _check_type(name: str, cells: Cells, as_text: bool) -> None:
+    """Refuse what its file says to be neither numbers nor categories."""
+    if cells.holds == DATE and not as_text:
+        raise InputError(f"{DATES.format(name=name)}.")
+    if cells.holds not in ("", CATEGORY, DATE):
+        raise InputError(
+            f"{cells.file}: column '{name}' holds {cells.holds}, neither numbers nor categories: make numbers of them, "
+            f"or leave it out with drop=[{name!r}] (--drop {name})."
+        )
 
 
 def check_range(
@@ -152,12 +166,15 @@ def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tupl
     """
     if task not in (None, "classification", "regression"):
         raise unknown_name("task", str(task), ["classification", "regression"])
+    _check_type(name, cells, task == "classification")
     gaps = cells.empty()
     if gaps.any():
         raise InputError(f"{cells.first(gaps)}: the target '{name}' is missing; remove the row or fill the cell in.")
     if task != "classification":
         _check_commas(name, cells)
     values = cells.numbers()
+    if task is None and cells.holds == CATEGORY and len(cells.distinct()) <= MOST_CLASSES:
+        task = "classification"
     if task is None:
         task = _choose_task(name, cells, values)
     if task == "regression":
@@ -195,8 +212,6 @@ def _read_categories(name: str, cells: Cells, gaps: Mask, given: Sequence[str] |
                 "the cell, or add the category."
             )
         categories = list(given)
-    if len(categories) > MOST_CATEGORIES and is_date(cells):
-        raise InputError(f"{DATES.format(name=name)}.")
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
             f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: leave it out with "
@@ -222,6 +237,8 @@ def normalise(text: str) -> str:
 
 def _check_commas(name: str, cells: Cells) -> None:
     """Text that would be a number but for its comma, such as 37,1 or 1.234,5."""
+    if not cells.has_texts:
+        return
     decimals = cells.where(lambda text: "," in text and number(text.replace(".", "").replace(",", ".")) is not None)
     if decimals.any():
         cell = cells.first(decimals)
@@ -230,10 +247,10 @@ def _check_commas(name: str, cells: Cells) -> None:
 
 def _choose_task(name: str, cells: Cells, values: Numbers) -> str:
     """Text, or a few different whole numbers, make a classification."""
-    few = len(cells.distinct()) <= MOST_CLASSES
     texts = np.isnan(values)
+    few = len(np.unique(values[~texts])) <= MOST_CLASSES
     if texts.any():
-        if few:
+        if len(cells.distinct()) <= MOST_CLASSES:
             return "classification"
         text = cells.first(texts)
         raise InputError(
@@ -261,21 +278,16 @@ def _read_targets(name: str, cells: Cells, values: Numbers) -> Tensor:
 
 
 def _read_classes(name: str, cells: Cells, values: Numbers) -> tuple[Tensor, tuple[str, ...]]:
-    label: Callable[[str], str] = str
-    order: Callable[[str], float] | None = None
-    if not np.isnan(values).any():
+    if np.isnan(values).any():
+        names = sorted(cells.distinct())
+        codes = cells.codes(names.index)
+    else:
         # One spelling for one number, so that 1 and 1.0 at two sites are one class; numbers sort as numbers.
-        label = _spell
-        order = float
-    names = sorted({label(text) for text in cells.distinct()}, key=order)
+        spelt = [f"{value:.15g}" for value in np.unique(values).tolist()]
+        names = list(dict.fromkeys(spelt))
+        codes = np.array([names.index(name) for name in spelt])[np.searchsorted(np.unique(values), values)]
     if len(names) < 2:
         raise InputError(
             f"The target '{name}' is '{names[0]}' in every row: there is nothing to learn; check the column."
         )
-    place = {label: c for c, label in enumerate(names)}
-    return torch.from_numpy(cells.codes(lambda text: place[label(text)])), tuple(names)
-
-
-def _spell(text: str) -> str:
-    """A number as everybody would write it."""
-    return f"{float(text):.15g}"
+    return torch.from_numpy(codes), tuple(names)

@@ -5,11 +5,13 @@ Nothing is changed by a doubt. `from_csv` warns of it, and `consilience inspect`
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from torch import Tensor
 
 from consilience.data.cells import Cells, Numbers, is_missing
@@ -19,8 +21,9 @@ SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
 ALIKE = (("m", "male", "man"), ("f", "female", "woman", "w"), ("y", "yes", "true"), ("n", "no", "false"))
 ID_NAME = re.compile(r"(^|[_\W])(id|mrn|uid|uuid|index|key|nr|row|patient|subject|case)([_\W]|$)", re.IGNORECASE)
 DATES = (
-    "Column '{name}' holds dates, which would be read as categories: make numbers of them, as the days since an event, "
-    "or leave it out with drop=['{name}'] (--drop {name})"
+    "Column '{name}' holds dates, which are no numbers: count days from a day you agree on, with "
+    "'{name}' = {{ since = \"2020-01-01\" }} under [columns] in columns.toml, or leave it out with drop=['{name}'] "
+    "(--drop {name})"
 )
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -62,13 +65,15 @@ def is_id(name: str, cells: Cells, site: Tensor | None = None) -> bool:
     """
     if len(cells) < FEWEST or not _may_be_id(cells):
         return False
-    texts = np.array([cell.text for cell in cells])
-    sites = np.zeros(len(texts), dtype=np.int64)
+    values = cells.numbers()
+    each: np.ndarray[tuple[int], np.dtype[np.generic]] = values
+    if cells.has_texts:
+        each = cells.texts.to_numpy()
+    sites = np.zeros(len(each), dtype=np.int64)
     if site is not None:
         sites = site.numpy()
-    if any(len(np.unique(texts[sites == s])) < (sites == s).sum() for s in np.unique(sites)):
+    if any(len(np.unique(each[sites == s])) < (sites == s).sum() for s in np.unique(sites)):
         return False
-    values = cells.numbers()
     if np.isnan(values).any():
         return bool(np.isnan(values).all()) or ID_NAME.search(name) is not None
     if (values != np.floor(values)).any():
@@ -78,8 +83,10 @@ def is_id(name: str, cells: Cells, site: Tensor | None = None) -> bool:
 
 def _may_be_id(cells: Cells) -> bool:
     """A quick look at the first rows."""
-    texts = cells.blocks[0].texts()[:FEWEST]
-    return len(set(texts)) == len(texts) and not any("." in text for text in texts)
+    first = cells.blocks[0].series[:FEWEST]
+    if first.dtype == pl.String:
+        return first.n_unique() == len(first) and not first.str.contains(".", literal=True).any()
+    return first.n_unique() == len(first) and bool((first.floor() == first).fill_null(False).all())
 
 
 def _follow(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
@@ -113,12 +120,33 @@ def sentinels(cells: Cells, values: Numbers) -> list[tuple[str, int]]:
     return found
 
 
+def days_of(texts: pl.Series, since: str) -> Numbers:
+    """Count days from an agreed day.
+
+    Args:
+        texts: Dates as 2024-01-31, with a time of day or without, or as 31.1.2024: what stands between slashes may be
+            a month or a day.
+        since: The day.
+
+    Returns:
+        Days and parts of them [N]; NaN where there is no date.
+    """
+    plain = texts.str.replace("T", " ", literal=True)
+    ways = ("%Y-%m-%d", "%d.%m.%Y", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
+    found = pl.select(pl.coalesce(plain.str.to_datetime(way, strict=False, time_unit="us") for way in ways)).to_series()
+    passed = found - datetime.datetime.fromisoformat(since)
+    days = passed.dt.total_microseconds().cast(pl.Float64) / datetime.timedelta(days=1).total_seconds() / 1e6
+    return days.fill_null(np.nan).to_numpy().copy()
+
+
 def is_date(cells: Cells) -> bool:
     """Tell whether a column holds dates.
 
     Args:
         cells: Its cells.
     """
+    if not cells.has_texts:
+        return False
     texts = [text for text in cells.distinct() if not is_missing(text)]
     return bool(texts) and all(DATE.fullmatch(text) for text in texts)
 

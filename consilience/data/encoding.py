@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from consilience.data.cells import Block, Cell, Cells, Mask, Table, is_missing, read_table
+from consilience.data.cells import Block, Cell, Cells, Mask, Numbers, Source, Table, is_missing
 from consilience.data.columns import beyond, normalise, outside_sentence
+from consilience.data.doubts import days_of
+from consilience.data.formats import frame_of, read_table
 from consilience.errors import InputError
 
 NAMED = 5  # categories that a sentence names
@@ -31,6 +34,7 @@ class Encoding:
         unknown: Further texts that mean missing.
         same: Pairs of a spelling and the category it means.
         range: The least and the largest number that is plausible; None where nobody said.
+        since: The day from which dates are counted; empty where there are no dates.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Encoding:
     unknown: tuple[str, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
     range: tuple[float, float] | None = None
+    since: str = ""
 
     @property
     def width(self) -> int:
@@ -69,7 +74,7 @@ class Encoding:
             The answers, [N].
         """
         gaps = self.gaps(cells)
-        values = cells.numbers()
+        values = self._numbers(cells)
         wrong = np.isnan(values)
         if self.range is not None:
             wrong = wrong | (beyond(values, self.range) & ~gaps)
@@ -78,6 +83,11 @@ class Encoding:
         if self.marked:
             return wrong & ~gaps
         return wrong | gaps
+
+    def _numbers(self, cells: Cells) -> Numbers:
+        if self.since:
+            return days_of(cells.texts, self.since)
+        return cells.numbers()
 
     def _codes(self, cells: Cells) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         places = {category: i for i, category in enumerate(self.categories or ())}
@@ -95,7 +105,7 @@ class Encoding:
         """
         gaps = self.gaps(cells)
         if self.categories is None:
-            values = torch.from_numpy(np.where(gaps, self.fill, cells.numbers())).unsqueeze(1)
+            values = torch.from_numpy(np.where(gaps, self.fill, self._numbers(cells))).unsqueeze(1)
         else:
             codes = torch.from_numpy(np.where(gaps, self.width, self._codes(cells)))
             values = one_hot(codes, self.width + 1)[:, :-1].double()
@@ -163,7 +173,7 @@ def encode(columns: Sequence[Encoding], cells: Mapping[str, Cells], source: str)
     Raises:
         InputError: A column is missing, or no row can be used.
     """
-    cells = Table("", dict(cells), None).spelt_as(column.name for column in columns).columns
+    cells = Table("", dict(cells)).spelt_as(column.name for column in columns).columns
     for column in columns:
         if column.name not in cells:
             raise InputError(f"{source} has no column '{column.name}': the model was trained with it.")
@@ -187,6 +197,8 @@ def _fault(column: Encoding, cell: Cell) -> str:
     """The sentence for a cell that cannot be used."""
     if is_missing(cell.text) or cell.text in column.unknown:
         return f"{cell}: '{column.name}' is missing, and no row was so in training: fill it in."
+    if column.since:
+        return f"{cell}: '{cell.text}' in column '{column.name}' is no date such as 2024-01-31: correct it."
     if column.range is not None and beyond(Cells.of([cell]).numbers(), column.range).any():
         return f"{outside_sentence(cell, column.name, column.range)} or train with another range."
     if column.categories is None:
@@ -214,7 +226,7 @@ def rows_of_table(table: Any, columns: Sequence[Encoding]) -> Encoded:
     if isinstance(table, Mapping):
         named = {str(name): [*values] for name, values in table.items()}
     elif hasattr(table, "columns"):
-        named = {str(name): [*table[name]] for name in table.columns}
+        return encode(columns, frame_of(table).columns, "The table")
     else:
         names = dict.fromkeys(str(name) for row in table for name in row)
         named = {name: [row.get(name) for row in table] for name in names}
@@ -242,4 +254,5 @@ def _cells(values: Iterable[Any]) -> Cells:
         elif isinstance(value, (float, np.floating)):
             text = repr(float(value))  # nan among them, which means missing
         texts.append(text)
-    return Cells([Block.of(texts, "the table", np.arange(1, len(texts) + 1))])
+    source = Source("the table", lambda row: row + 1, "row")
+    return Cells([Block(pl.Series(texts, dtype=pl.String), source)])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import codecs
-import csv
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from consilience.data.cells import Cells, is_missing, not_utf8, read_table
-from consilience.data.dialect import LINES, Dialect, sniff
+from consilience.data.cells import Cells, is_missing
+from consilience.data.dialect import ENCODINGS, Dialect, find_encoding, first_lines, sniff, split_lines
 from consilience.data.doubts import doubts_of, is_date, is_id, look_alike, sentinels
+from consilience.data.formats import format_of, read_table
 from consilience.data.reading import Reading
 from consilience.data.tables import file_names, site_names, stack
 
@@ -78,7 +77,8 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
     reading = reading or Reading()
     files = file_names(paths)
     tables = [
-        read_table(path, reading.delimiter, 1, reading.decimal, file) for path, file in zip(paths, files, strict=True)
+        read_table(path, reading.delimiter, 1, reading.decimal, file, reading.encoding)
+        for path, file in zip(paths, files, strict=True)
     ]
     names = site_names(paths)
     targets = [name for name in (target,) if name is not None]
@@ -132,15 +132,13 @@ def summarise_files(words: Mapping[str, str]) -> str:
 
 def _describe_file(path: Path, name: str, reading: Reading) -> str:
     """One file's dialect, encoding and marks of missing cells."""
-    seen = sniff(path)
-    dialect = Dialect(reading.delimiter or seen.delimiter, reading.decimal or seen.decimal)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(islice(file, LINES), delimiter=dialect.delimiter))
-    except UnicodeDecodeError:
-        raise not_utf8(name) from None
-    except csv.Error:
-        rows = []  # whoever reads the whole file says what is wrong with it
+    format = format_of(path)
+    if format != "CSV":
+        return format
+    encoding = reading.encoding or find_encoding(path, name)
+    seen = sniff(path, encoding)
+    dialect = seen._replace(delimiter=reading.delimiter or seen.delimiter, decimal=reading.decimal or seen.decimal)
+    rows = split_lines(first_lines(path, encoding), dialect.delimiter)
     texts = {cell.strip() for row in rows[1:] for cell in row}
     marks = sorted(text for text in texts if is_missing(text) or text in reading.unknown)
     with path.open("rb") as binary:
@@ -151,7 +149,7 @@ def _describe_file(path: Path, name: str, reading: Reading) -> str:
     if marked:
         words.append("UTF-8 with a byte-order mark")
     else:
-        words.append("UTF-8")
+        words.append(ENCODINGS.get(encoding, encoding))
     if marks:
         words.append(f"missing: {' '.join(mark or 'empty' for mark in marks)}")
     return ", ".join(words)

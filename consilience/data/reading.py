@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import datetime
 import json
 import math
 import tomllib
@@ -36,6 +38,8 @@ class Reading:
         ranges: Triples of a column of numbers, the least and the largest that is plausible; others are refused.
         group: The column that names the site of each row; the files are the sites if None.
         task: "classification", "regression" or "counts"; by the target's column if None.
+        encoding: How the bytes of CSV files become text; found by looking if None.
+        dates: Pairs of a column of dates and the day, as 2020-01-31, from which its days are counted.
     """
 
     delimiter: str | None = None
@@ -50,6 +54,8 @@ class Reading:
     ranges: tuple[tuple[str, float, float], ...] = ()
     group: str | None = None
     task: str | None = None
+    encoding: str | None = None
+    dates: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.missing.partition(":")[0] not in MISSING_WAYS:
@@ -62,6 +68,16 @@ class Reading:
             raise InputError(f"decimal={self.decimal!r}: numbers have a point or a comma.")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise InputError(f"delimiter={self.delimiter!r}: one character stands between two cells, such as ';'.")
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise InputError(f"encoding={self.encoding!r} is unknown: write for example 'latin-1'.") from None
+        for name, since in self.dates:
+            try:
+                datetime.date.fromisoformat(since)
+            except (TypeError, ValueError):
+                raise InputError(f"Column '{name}': write since = \"2020-01-31\", a day.") from None
         if self.task not in (None, *TASKS):
             raise unknown_name("task", str(self.task), TASKS)
 
@@ -104,6 +120,10 @@ class Reading:
             column: Its name.
         """
         return next(((low, high) for name, low, high in self.ranges if name == column), None)
+
+    def since(self, column: str) -> str:
+        """Find the day from which a column's dates are counted; empty where nobody says."""
+        return dict(self.dates).get(column, "")
 
     def to_text(self) -> str:
         """Write what is not as usual as JSON; nothing where all is."""
@@ -198,5 +218,6 @@ def _interpret(content: Mapping[str, Any]) -> tuple[Reading, str | None]:
     fields["same"] = tuple(pairs)
     numbers = [*columns.items(), *([(target["name"], target)] if "name" in target else [])]
     ranges = [(name, *column["range"]) for name, column in numbers if "range" in column]
+    fields["dates"] = tuple((name, str(column["since"])) for name, column in columns.items() if "since" in column)
     fields["ranges"] = tuple((name, float(low), float(high)) for name, low, high in ranges)
     return Reading(**fields), target.get("name")

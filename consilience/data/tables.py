@@ -1,4 +1,4 @@
-"""Sites from CSV files."""
+"""Sites from tables: files of every format, and data frames."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
-from consilience.data.cells import Cells, Numbers, Table, read_table
+from consilience.data.cells import Block, Cells, Numbers, Table
 from consilience.data.columns import Column, check_range, read_feature, read_target
 from consilience.data.dataset import Dataset
-from consilience.data.doubts import Doubt, doubts_of
+from consilience.data.delimited import Wanted
+from consilience.data.doubts import Doubt, days_of, doubts_of
 from consilience.data.encoding import Encoding
+from consilience.data.formats import FEWEST_ROWS, frame_of, is_table_file, part_of, read_table, without_url
 from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites, narrow
 from consilience.data.splits.split import Split
@@ -27,7 +31,7 @@ from consilience.errors import InputError, unknown_name
 PREDICTIONS = ".predictions.csv"  # how files end that `consilience predict` writes beside a table; no site's rows
 
 
-def from_csv(
+def from_table(
     pattern: str | Path | Sequence[str | Path],
     target: str | None = None,
     *,
@@ -53,8 +57,12 @@ def from_csv(
     categories: Mapping[str, Sequence[str]] | None = None,
     group: str | None = None,
     columns: str | Path | None = None,
+    encoding: str | None = None,
 ) -> Sites:
-    """Read sites from CSV files with a header row, one file per site and named after it, or after its folder.
+    """Read sites from files, one per site and named after it, or after its folder.
+
+    CSV, Excel (`wards.xlsx#North` for one of several sheets), Parquet, Arrow, NDJSON, SPSS, Stata and SAS files, and
+    tables of SQLite and DuckDB files (`ward.db#patients`, also as `sqlite:///ward.db#patients`), which are only read.
 
     Text columns become one column per category. A target of text, or of at most 20 different whole numbers, makes a
     classification, any other a regression. Columns may come in any order, and their names in any case.
@@ -88,6 +96,7 @@ def from_csv(
         categories: The categories of columns, where they are known in advance.
         group: The column that names the site of each row, which files then do not.
         columns: A columns.toml that says all this; what is passed here as well comes first.
+        encoding: How the bytes of CSV files become text, such as "latin-1"; found by looking at each file if None.
 
     Returns:
         The rows with their roles.
@@ -95,9 +104,17 @@ def from_csv(
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
     """
-    known = tuple((name, tuple(levels)) for name, levels in (categories or {}).items())
-    asked = Reading(
-        delimiter, decimal, missing, tuple(unknown), tuple(text), tuple(drop), categories=known, group=group, task=task
+    asked = _asked(
+        delimiter,
+        decimal,
+        missing,
+        unknown,
+        text,
+        drop,
+        categories=categories,
+        group=group,
+        task=task,
+        encoding=encoding,
     )
     reading, named = merge_reading(asked, columns)
     return read_sites(
@@ -117,6 +134,81 @@ def from_csv(
         seed=seed,
         standardise=standardise,
     )
+
+
+from_csv = from_table
+
+
+def from_frame(
+    frame: Any,
+    target: str | None = None,
+    group: str | None = None,
+    *,
+    split: Split | None = None,
+    sites: int | None = None,
+    task: Literal["classification", "regression", "counts"] | None = None,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
+    missing: str = "refuse",
+    text: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    unknown: Sequence[str] = Reading.unknown,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    columns: str | Path | None = None,
+    standardise: bool = True,
+    **roles: Any,
+) -> Sites:
+    """Read sites from a data frame of pandas, polars, pyarrow, or any library that narwhals knows.
+
+    Args:
+        frame: The rows; columns of text become one column per category.
+        target: The column to predict, as in `from_table`.
+        group: The column that names the site of each row; without it, rows are handed out to `sites`.
+        split: How to hand out the rows instead.
+        sites: How many sites, without `group`.
+        task: As in `from_table`.
+        time: As in `from_table`.
+        event: As in `from_table`.
+        exposure: As in `from_table`.
+        missing: As in `from_table`.
+        text: As in `from_table`.
+        drop: As in `from_table`.
+        unknown: As in `from_table`.
+        categories: As in `from_table`.
+        columns: As in `from_table`.
+        standardise: As in `from_table`.
+        roles: Further arguments of `Dataset.split`, as `test`, `calibration` and `seed`.
+
+    Returns:
+        The rows with their roles.
+
+    Raises:
+        InputError: A column or a cell cannot be used; the message says where it is.
+    """
+    asked = _asked(None, None, missing, unknown, text, drop, categories=categories, group=group, task=task)
+    reading, named = merge_reading(asked, columns)
+    outcome, names = _name_targets(target or named, reading.task, time, event, exposure)
+    data = _make_dataset([frame_of(frame)], ("frame",), names, outcome, reading)
+    if reading.group is None:
+        data = replace(data, site=None, site_names=None)
+    return data.split(split or data.usual_split(), sites, standardise=standardise, **roles)
+
+
+def _asked(
+    delimiter: str | None,
+    decimal: str | None,
+    missing: str,
+    unknown: Sequence[str],
+    text: Sequence[str],
+    drop: Sequence[str],
+    *,
+    categories: Mapping[str, Sequence[str]] | None,
+    **more: Any,
+) -> Reading:
+    """Arguments as a reading."""
+    known = tuple((name, tuple(levels)) for name, levels in (categories or {}).items())
+    return Reading(delimiter, decimal, missing, tuple(unknown), tuple(text), tuple(drop), categories=known, **more)
 
 
 def merge_reading(asked: Reading, columns: str | Path | None) -> tuple[Reading, str | None]:
@@ -153,10 +245,10 @@ def read_sites(
     exposure: str | None = None,
     **roles: Any,
 ) -> Sites:
-    """Read sites from CSV files.
+    """Read sites from files.
 
     Args:
-        pattern: The files, as in `from_csv`.
+        pattern: The files, as in `from_table`.
         target: The column to predict; None where `time` and `event` are.
         reading: How tables are read.
         split: How rows are handed out; by files or groups if None.
@@ -223,13 +315,21 @@ def split_files(data: Dataset, split: Split | None, sites: int | None, **roles: 
 
 
 def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcome: str, reading: Reading) -> Dataset:
-    """The rows of all files; the text of a column is forgotten once its numbers are known."""
+    """The rows of all files."""
     files = file_names(paths)
+    texts = [*reading.text, *(name for name, _ in (*reading.categories, *reading.dates)), reading.group or ""]
+    wanted = Wanted.of([*texts, *(name for name, *_ in reading.same)], reading.drop)
     tables = [
-        read_table(path, reading.delimiter, decimal=reading.decimal, file=file)
+        read_table(path, reading.delimiter, FEWEST_ROWS, reading.decimal, file, reading.encoding, wanted)
         for path, file in zip(paths, files, strict=True)
     ]
-    names = tuple(site_names(paths))
+    return _make_dataset(tables, tuple(site_names(paths)), targets, outcome, reading)
+
+
+def _make_dataset(
+    tables: list[Table], names: tuple[str, ...], targets: tuple[str, str | None], outcome: str, reading: Reading
+) -> Dataset:
+    """The rows of all tables, which are forgotten column by column once their numbers are known."""
     cells, site = stack(tables, [name for name in targets if name is not None], reading)
     tables.clear()
     if reading.group is not None:
@@ -237,16 +337,20 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
     columns = []
     for name in list(cells):
         cells[name] = cells[name].respelt(dict(reading.same_of(name)))
+        if reading.since(name):
+            cells[name] = _count_days(name, cells[name], reading)
         values = cells[name].numbers()
         if name not in reading.text:
             check_range(name, cells[name], values, reading.range_of(name), reading.unknown)
-        for doubt in _doubts(name, cells[name], site, name in targets, values, reading):
-            warnings.warn(str(doubt), stacklevel=4)
+        doubts = [*_doubts(name, cells[name], site, name in targets, values, reading)]
         if name not in targets:
             categories = reading.categories_of(name)
             as_text = name in reading.text
             own = cells.pop(name)
-            columns.append(read_feature(name, own, reading.missing, as_text, reading.unknown, categories, values))
+            column = read_feature(name, own, reading.missing, as_text, reading.unknown, categories, values)
+            columns.append(column._replace(values=narrow(column.values)))  # at once: in all they are twice as long
+        for doubt in doubts:
+            warnings.warn(str(doubt), stacklevel=5)
     class_names = None
     if outcome:
         y = read_outcome(cells, targets, outcome)
@@ -271,6 +375,22 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
         columns=tuple(_encoding(column, reading) for column in columns),
         outcome=outcome,
         imputations=reading.tables * bool(gaps),
+    )
+
+
+def _count_days(name: str, cells: Cells, reading: Reading) -> Cells:
+    """A column of dates as days."""
+    gaps = cells.empty(reading.unknown)
+    days = days_of(cells.texts, reading.since(name))
+    wrong = np.isnan(days) & ~gaps
+    if wrong.any():
+        cell = cells.first(wrong)
+        raise InputError(f"{cell}: '{cell.text}' in column '{name}' is no date such as 2024-01-31: correct it.")
+    ends = np.cumsum([len(block.series) for block in cells.blocks])
+    parts = np.split(days, ends[:-1])
+    return Cells(
+        Block(pl.Series(part), replace(block.source, read=None), name)
+        for part, block in zip(parts, cells.blocks, strict=True)
     )
 
 
@@ -305,7 +425,7 @@ def _name_targets(
         raise InputError("Survival needs both columns: time, and event, which says whether it was seen.")
     if target is None:
         raise InputError(
-            "CSV files need to know which column to predict: name it as target, or, for survival, name time and event."
+            "Tables need to know which column to predict: name it as target, or, for survival, name time and event."
         )
     if task == "counts":
         return "counts", (target, exposure)
@@ -324,7 +444,8 @@ def _encoding(column: Column, reading: Reading) -> Encoding:
     if categories is None:
         span = reading.range_of(column.name)
     same = reading.same_of(column.name)
-    return Encoding(column.name, categories, marked, unknown=reading.unknown, same=same, range=span)
+    since = reading.since(column.name)
+    return Encoding(column.name, categories, marked, unknown=reading.unknown, same=same, range=span, since=since)
 
 
 def _groups(name: str, cells: Cells) -> tuple[tuple[str, ...], Tensor]:
@@ -343,7 +464,7 @@ def is_tables(data: str) -> bool:
     Args:
         data: What is named.
     """
-    return all(part.endswith((".csv", ".tsv")) or Path(part).is_dir() for part in data.split(","))
+    return all(is_table_file(part) or Path(part).is_dir() for part in data.split(","))
 
 
 def list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -359,15 +480,15 @@ def list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
         InputError: There is none, one does not exist, or two have one name.
     """
     if isinstance(pattern, str | Path):
-        paths = [path for part in str(pattern).split(",") for path in _matching(part.strip())]
+        paths = [path for part in str(pattern).split(",") for path in _matching(without_url(part.strip()))]
     else:
-        paths = [Path(path) for path in pattern]
+        paths = [Path(without_url(str(path))) for path in pattern]
     paths = list(dict.fromkeys(paths))
     if not paths:
         raise InputError(f"No file matches '{pattern}': check the folder and the ending.")
     for path in paths:
-        if not path.is_file():
-            raise InputError(f"There is no file '{path}': check the name.")
+        if not part_of(path)[0].is_file():
+            raise InputError(f"There is no file '{part_of(path)[0]}': check the name.")
     site_names(paths)
     return paths
 
@@ -384,9 +505,12 @@ def site_names(paths: Sequence[Path]) -> list[str]:
     Raises:
         InputError: Neither tells two files apart.
     """
-    stems = [path.stem for path in paths]
+    stems = [part_of(path)[0].stem for path in paths]
     if len(set(stems)) == len(stems):
         return stems
+    parts = [part_of(path)[1] for path in paths]
+    if all(parts) and len(set(parts)) == len(parts):
+        return parts
     folders = [path.absolute().parent.name for path in paths]
     if len(set(folders)) == len(folders):
         return folders
@@ -403,7 +527,7 @@ def file_names(paths: Sequence[Path]) -> list[str]:
     Returns:
         A name for each.
     """
-    if len({path.stem for path in paths}) == len(paths):
+    if len({path.stem for path in paths}) == len(paths) or len({path.name for path in paths}) == len(paths):
         return [path.name for path in paths]
     return [f"{path.absolute().parent.name}/{path.name}" for path in paths]
 
@@ -411,12 +535,14 @@ def file_names(paths: Sequence[Path]) -> list[str]:
 def _matching(pattern: str) -> list[Path]:
     """The files of a folder, or those that match a pattern, in order; a file that is named is taken as it is."""
     named = Path(pattern)
-    if named.is_file():
+    if part_of(named)[0].is_file():
         return [named]
     if named.is_dir():
-        found = [path for path in named.iterdir() if path.suffix in (".csv", ".tsv")]
+        found = [path for path in named.iterdir() if path.is_file() and is_table_file(path)]
     else:
-        found = [Path(path) for path in glob.glob(pattern, recursive=True)]
+        own, part = part_of(named)
+        ending = f"#{part}" * bool(part)
+        found = [Path(f"{path}{ending}") for path in glob.glob(str(own), recursive=True)]
     return sorted(path for path in found if not path.name.endswith(PREDICTIONS))
 
 
@@ -458,7 +584,7 @@ def stack(tables: Sequence[Table], targets: Sequence[str], reading: Reading) -> 
 
 def _check_columns(table: Table, known: dict[str, Cells], used: Sequence[str], reading: Reading) -> None:
     """Every site has the same columns; those that are not used do not matter."""
-    file = next(iter(table.columns.values()))[0].file
+    file = next(iter(table.columns.values())).file
     for name in used:
         if name not in table.columns:
             raise InputError(f"{file} has no column '{name}': give every site the same columns, or drop it everywhere.")
@@ -469,7 +595,7 @@ def _check_columns(table: Table, known: dict[str, Cells], used: Sequence[str], r
 
 def _join(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...], tuple[tuple[int | None, int], ...]]:
     """Features, their names, and gaps as `Dataset` has them; marks of gaps stand after all values."""
-    values = [column.values for column in columns]
+    values = [column.values for column in columns]  # in single precision where that does no harm
     names = [name for column in columns for name in column.names]
     gaps: list[tuple[int | None, int]] = []
     start = 0
@@ -478,7 +604,6 @@ def _join(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...], tuple[tup
             place = start if column.categories is None else None
             gaps.append((place, len(names)))
             names.append(f"{column.name} missing")
-            values.append(column.gaps.double().unsqueeze(1))
+            values.append(column.gaps.float().unsqueeze(1))
         start += len(column.names)
-    narrowed = [narrow(column) for column in values]  # one by one: in all they would be there three times
-    return torch.cat(narrowed, dim=1), tuple(names), tuple(gaps)
+    return torch.cat(values, dim=1), tuple(names), tuple(gaps)

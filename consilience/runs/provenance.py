@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 
+from consilience.data.formats import part_of
 from consilience.data.sites import Sites
 from consilience.data.tables import file_names, is_tables, list_files
 from consilience.errors import InputError
@@ -226,7 +227,7 @@ def hash_tables(data: str) -> dict[str, str]:
         return {}
     paths = list_files(data)
     files = zip(file_names(paths), paths, strict=True)
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files}
+    return {name: hashlib.sha256(part_of(path)[0].read_bytes()).hexdigest() for name, path in files}
 
 
 def versions() -> dict[str, str]:

@@ -64,7 +64,7 @@ def test_ctrl_c_anywhere_is_answered_with_a_sentence(
     def press(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("consilience.data.cells._read_lines", press)
+    monkeypatch.setattr("consilience.data.formats.read_delimited", press)
     code, out, err = invoke(*words.split())
     assert (code, out) == (130, "")
     assert err == "Stopped. No file is left half written: run the same command again.\n"

@@ -12,12 +12,12 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.data.cells import Block, Cells
+from consilience.data.cells import Cell, Cells
 from consilience.data.doubts import is_date, is_id, look_alike, sentinels
 
 
 def cells(*texts: str) -> Cells:
-    return Cells([Block.of(list(texts), "t.csv", np.arange(2, 2 + len(texts)))])
+    return Cells.of([Cell(text, "t.csv", line) for line, text in enumerate(texts, 2)])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from consilience.data.roles import Role
 
 NAMES = {
     splits: "iid dirichlet heterogeneous natural sorted_feature step dominant shifted Rotation Noise parse Split",
-    data: "Data Sites Dataset from_csv from_arrays inputs_from map_sites",
+    data: "Data Sites Dataset from_csv from_table from_frame from_arrays inputs_from map_sites",
     datasets: "load describe fetch DATASETS digits moons sine swiss_roll linear_gaussian",
 }
 

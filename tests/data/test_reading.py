@@ -9,8 +9,8 @@ import pytest
 from tiny import Invoke
 
 import consilience as co
-from consilience.data.cells import read_table
 from consilience.data.dialect import Dialect, sniff, to_points
+from consilience.data.formats import read_table
 from consilience.data.inspection import columns_text, look
 from consilience.data.reading import Reading, read_reading, reading_from
 from consilience.study.protocol.toml import read_columns

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
 from consilience.data import cells
+from consilience.data.formats import read_table
 from consilience.data.splits.features import Noise, shifted
 from consilience.data.splits.labels import dirichlet, natural, sorted_feature
 from consilience.data.tables import from_csv
@@ -231,8 +233,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "latin.csv").write_text(GOOD)
 
-    with pytest.raises(InputError, match="not UTF-8"):
-        from_csv(tmp_path / "latin.csv", "disease")
+    (tmp_path / "odd.csv").write_bytes(b"a,b\n\x81,2\n")  # in Windows-1252 this byte means nothing
+    with pytest.raises(InputError, match=r"odd\.csv is not UTF-8 text"):
+        from_csv(tmp_path / "odd.csv", "b")
     (tmp_path / "sub" / "latin.tsv").write_text(GOOD)
     with pytest.raises(InputError, match="Two files are called 'latin'"):
         from_csv([tmp_path / "sub" / "latin.csv", tmp_path / "sub" / "latin.tsv"], "disease")
@@ -265,14 +268,18 @@ def test_files_of_one_name_are_known_by_their_folders(tmp_path: Path) -> None:
         from_csv(f"{tmp_path}/*/rows.csv", "disease", calibration=2)
 
 
-def test_dates_are_not_taken_for_categories_in_silence(tmp_path: Path) -> None:
-    few = "\n".join(["day,t", *(f"{1 + i % 9}.3.2024,{i % 2}" for i in range(40))])
-    with pytest.warns(UserWarning, match="'day' holds dates"):
-        from_csv(written(tmp_path, {"ulm": few}), "t", calibration=4)
-    many = "\n".join(["day,t", *(f"{2000 + i}-03-01,{i % 2}" for i in range(140))])
-    refused = pytest.raises(InputError, match=r"'day' holds dates.*--drop day")
-    with pytest.warns(UserWarning, match="'day' holds dates"), refused:
-        from_csv(written(tmp_path, {"ulm": many}), "t", calibration=4)
+@pytest.mark.parametrize("day", ["{}.3.2024", "2024-03-0{}", "2024-03-0{}T00:00:00"])
+def test_dates_are_counted_from_an_agreed_day_or_refused(tmp_path: Path, day: str) -> None:
+    rows = [f"{day.format(1 + i % 9)},{i},{i % 2}" for i in range(40)]
+    pattern = written(tmp_path, {"ulm": "\n".join(["day,x,t", *rows])})
+    with pytest.raises(InputError, match=r"'day' holds dates.*since = .*--drop day"):
+        from_csv(pattern, "t", calibration=4)
+    (tmp_path / "columns.toml").write_text('[columns]\nday = { type = "number", since = "2024-02-28" }\n')
+    sites = from_csv(pattern, "t", calibration=0, test=0, standardise=False, columns=tmp_path / "columns.toml")
+    assert sites.train[0].x[:, 0].tolist() == [2.0 + i % 9 for i in range(40)]  # 29 February stands between
+    (tmp_path / "ulm.csv").write_text("\n".join(["day,x,t", *rows, "soon,3,1"]))
+    with pytest.raises(InputError, match=r"ulm\.csv, line 42: 'soon' in column 'day' is no date"):
+        from_csv(pattern, "t", columns=tmp_path / "columns.toml")
 
 
 def test_numbers_can_be_read_as_categories(tmp_path: Path) -> None:
@@ -306,14 +313,10 @@ ODD = (
 )
 
 
-@pytest.mark.parametrize("rows_at_a_time", [1, 2, 3, 8192])
-def test_a_table_reads_the_same_in_blocks_of_any_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
-) -> None:
-    monkeypatch.setattr(cells, "BLOCK_ROWS", rows_at_a_time)
+def test_an_odd_table_is_read_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_text(ODD, encoding="utf-8")
-    table = cells.read_table(path, fewest=1)
+    table = read_table(path, fewest=1)
     notes = ["plain", "two\nlines", 'with "quotes", and a comma', "mark\x1finside", "blanks", "zwölf"]
     assert [cell.text for cell in table.columns["note"]] == notes
     assert [cell.line for cell in table.columns["note"]] == [2, 4, 6, 8, 9, 10]
@@ -327,24 +330,20 @@ def test_a_table_reads_the_same_in_blocks_of_any_length(
 
 
 @pytest.mark.parametrize("text", ["1_000", "inf", "nan", "1e999", "0x10", "1,5"])
-def test_a_block_of_numbers_reads_what_a_cell_does(text: str) -> None:
+def test_a_column_of_numbers_reads_what_a_cell_does(text: str) -> None:
     texts = ["1", text, "2.5"]
     column = cells.Cells.of([cells.Cell(each, "a.csv", 2) for each in texts])
-    block = cells.Cells([cells.Block.of(texts, "a.csv", column.blocks[0].lines.repeat(3))])
+    block = cells.Cells([cells.Block(pl.Series(texts), column.blocks[0].source)])
     for values in (column.numbers(), block.numbers()):
         assert values[[0, 2]].tolist() == [1.0, 2.5]
         assert bool(values[1] != values[1])  # not a number
 
 
-@pytest.mark.parametrize("rows_at_a_time", [2, 8192])
-def test_a_short_row_and_an_open_quote_are_named_by_their_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
-) -> None:
-    monkeypatch.setattr(cells, "BLOCK_ROWS", rows_at_a_time)
+def test_a_short_row_and_an_open_quote_are_named_by_their_line(tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_text("a,b\n1,2\n1,2\n1,2\n1\n1,2,3\n")
     with pytest.raises(InputError, match="line 5 has 1 cells and the header 2"):
-        cells.read_table(path)
+        read_table(path)
     path.write_text('a,b\n1,2\n1\n1,2\n"1,2\n')
     with pytest.raises(InputError, match="cannot be read as CSV from line 5 on"):
-        cells.read_table(path)
+        read_table(path)

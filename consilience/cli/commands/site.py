@@ -347,7 +347,7 @@ def register(table: Table_, key: Key_ = None, ledger: Ledger_ = None) -> None:
     Without, whatever leaves is charged to everybody at the site. A table that shares a row with a registered one is
     counted as part of it. Hashes of its rows are written into the ledger, which stays here.
     """
-    from consilience.data.cells import read_table
+    from consilience.data.formats import read_table
     from consilience.privacy.dp.budget import read_budget, today, write_budget
     from consilience.serialisation.signature import read_key
     from consilience.study.home import ledger_path

@@ -252,8 +252,8 @@ def _propose(
 
 def _say_doubts(path: Path, target: str) -> None:
     """Say what may be wrong with the table that a study was proposed from."""
-    from consilience.data.cells import read_table
     from consilience.data.doubts import doubts_of
+    from consilience.data.formats import read_table
 
     for name, cells in read_table(path, fewest=1).columns.items():
         for doubt in doubts_of(name, cells, target=name == target):

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from consilience.data.cells import Cell, Cells, Mask, is_empty, number, read_table
+from consilience.data.cells import Cell, Cells, Mask, is_empty, number
+from consilience.data.formats import read_table
 from consilience.data.reading import Reading
 from consilience.data.sites import Data
 from consilience.errors import InputError

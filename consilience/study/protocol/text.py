@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
+from consilience.data.cells import Cells, Numbers, is_missing, number
 from consilience.data.columns import MOST_CLASSES
+from consilience.data.formats import read_table
 from consilience.data.inspection import widen
 from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
