@@ -46,7 +46,7 @@ Data_ = Annotated[
     str,
     typer.Option(
         autocompletion=data_like,
-        help="A data set (`consilience datasets`), or CSV files, one per site: a folder, or quoted patterns, separated "
+        help="A data set (`consilience datasets`), or tables (CSV, Excel, Parquet, …), one per site: a folder, or quoted patterns, separated "
         "by commas.",
     ),
 ]
