@@ -29,7 +29,7 @@ class Situation:
         network: The network that somebody named: none, linear or other.
         images: Whether rows are images rather than columns.
         natural: Whether the sites are those of the data, and not made by a split.
-        differ: Whether the sites differ in what is predicted, beyond chance.
+        differ: Whether the sites differ in what is predicted, or in what the columns say of it, beyond chance.
         columns_differ: Whether the sites differ in their columns.
         thin: Whether a site has fewer rows than the advised model has features.
         sites: How many there are; None where nobody knows, and then no limit on it holds.

@@ -12,10 +12,11 @@ from torch import Tensor
 from consilience.data.sites import Sites
 from consilience.methods import METHODS
 from consilience.methods.rules import Advice, Situation, advise, cautions, usual_map
+from consilience.methods.slopes import Slopes, differ_in_slopes
 
 KINDS = {"classification": "classes", "regression": "numbers"}
 SURE = 1e-3  # a difference between sites that chance makes less often is taken for one
-STRONG = 0.1  # Cramér's V, or share of variance between sites, from which it matters
+STRONG = 0.1  # Cramér's V, share of variance between sites, or size of what slopes differ by, from which it matters
 STRONG_COLUMN = 0.25  # share of a column's variance between sites
 
 
@@ -27,12 +28,19 @@ class Shift(NamedTuple):
         chance: How often chance alone makes a difference as large (a χ² or an F test).
         columns: The share of each column's variance that lies between sites; none for images.
         names: The columns' names, where they have some.
+        slopes: In what the columns say of what is predicted.
     """
 
     outcome: float
     chance: float
     columns: tuple[float, ...]
     names: tuple[str, ...]
+    slopes: Slopes = Slopes()
+
+    @property
+    def slopes_matter(self) -> bool:
+        """Whether the sites differ in what the columns say of what is predicted, beyond chance."""
+        return self.slopes.chance < SURE and self.slopes.size >= STRONG
 
     @property
     def matters(self) -> bool:
@@ -73,7 +81,10 @@ def shift_of(sites: Sites) -> Shift:
     elif not sites.outcome:
         share, chances = _between([data.y.double().reshape(-1, 1) for data in sites.train])
         outcome, chance = float(share[0]), float(chances[0])
-    return Shift(outcome, chance, columns, sites.feature_names or ())
+    slopes = Slopes()
+    if columns and not sites.outcome:
+        slopes = differ_in_slopes([data.x for data in sites.train], [data.y for data in sites.train], sites.classes)
+    return Shift(outcome, chance, columns, sites.feature_names or (), slopes)
 
 
 def _class_shift(sites: Sites) -> tuple[float, float]:
@@ -148,7 +159,7 @@ def situation_of(
         network=network,
         images=images,
         natural=sites.split == "natural",
-        differ=found.matters,
+        differ=found.matters or found.slopes_matter,
         columns_differ=found.columns_matter,
         sites=len(sites),
         rows=sum(len(data.y) for data in sites.train),

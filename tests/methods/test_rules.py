@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 import torch
 from scipy import stats
 
@@ -193,6 +194,47 @@ def test_shift_is_what_scipy_says_of_the_table() -> None:
     assert co.recommend(sites).method == "hierarchical"
     assert not shift_of(unequal((0.5, 0.5, 0.5))).matters
     assert co.recommend(unequal((0.5, 0.5, 0.5))).method == "exact_tuned"
+
+
+def own_slopes(deviation: float, number: bool, spread: float = 1.0) -> Sites:
+    """Twelve sites of 150 rows: slopes of N(1, deviation²) beside intercepts of N(0, spread²)."""
+    rng = np.random.default_rng(5)
+    site = np.repeat(np.arange(12), 150)
+    x = rng.normal(size=(1800, 2))
+    linear = (x * (1 + deviation * rng.normal(size=(12, 2)))[site]).sum(1) + spread * rng.normal(size=12)[site]
+    y: np.ndarray = linear + rng.normal(size=1800)
+    if not number:
+        y = (rng.random(1800) < 1 / (1 + np.exp(-linear))).astype(int)
+    return co.from_arrays(x, y, site).split(co.splits.natural(), test=0, calibration=0)
+
+
+@pytest.mark.parametrize("number", [False, True])
+def test_a_test_of_slopes_is_that_of_statsmodels(number: bool) -> None:
+    """F of nested least squares; of nested logistic models the deviance, which the score test is close to."""
+    sites = own_slopes(0.4, number)
+    x = np.concatenate([part.x.double().numpy() for part in sites.train])
+    y = np.concatenate([part.y.double().numpy() for part in sites.train])
+    marks = np.eye(12)[np.repeat(np.arange(12), 150)]
+    own = np.concatenate([marks * x[:, [j]] for j in range(2)], axis=1)
+    found = shift_of(sites).slopes
+    common, full = np.hstack([marks, x]), np.hstack([marks, own])
+    if number:
+        value, chance, free = sm.OLS(y, full).fit().compare_f_test(sm.OLS(y, common).fit())
+        assert free == 22 and found.chance == pytest.approx(chance, rel=1e-4)
+        assert found.size == pytest.approx(np.sqrt((22 * value - 22) / 1800), rel=1e-4)
+    else:
+        deviance = 2 * (sm.Logit(y, full).fit(disp=0).llf - sm.Logit(y, common).fit(disp=0).llf)
+        assert found.size == pytest.approx(np.sqrt((deviance - 22) / 1800), rel=0.05)
+
+
+@pytest.mark.parametrize("number", [False, True])
+def test_sites_that_differ_in_slopes_alone_get_models_of_their_own(number: bool) -> None:
+    sites = own_slopes(0.4, number, spread=0.0)
+    shift = shift_of(sites)
+    assert not shift.matters and shift.slopes_matter
+    assert co.recommend(sites).method == "hierarchical"
+    alike = shift_of(own_slopes(0.0, number))
+    assert not alike.slopes_matter and alike.slopes.chance > 0.001
 
 
 def test_what_nothing_serves_is_refused_with_a_way_out() -> None:

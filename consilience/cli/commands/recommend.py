@@ -104,10 +104,27 @@ def describe(sites: Sites, shift: Shift) -> list[str]:
         lines.append(_outcome("Cramér's V of sites and classes", shift))
     elif not sites.outcome:
         lines.append(_outcome("share of the target's variance between sites", shift))
+    if shift.columns and not sites.outcome and len(sizes) > 1:
+        lines.append(_slopes(shift))
     if shift.columns:
         between = f"{percent(max(shift.columns))} of its variance lies between sites"
         lines.append(f"The column that differs most is {shift.column}: {between}.")
     return lines
+
+
+def _slopes(shift: Shift) -> str:
+    evidence = f"score test of slopes, as Cramér's V {shift.slopes.size:.2f}, p {_chance(shift)}"
+    if shift.slopes_matter:
+        return f"The sites differ in what the columns say of it: {evidence}."
+    return f"The sites are alike in what the columns say of it: {evidence}."
+
+
+def _chance(shift: Shift) -> str:
+    from consilience.methods.situation import SURE
+
+    if shift.slopes.chance < SURE:
+        return f"< {SURE:g}"
+    return f"= {shift.slopes.chance:.2g}"
 
 
 def _outcome(measure: str, shift: Shift) -> str:
