@@ -15,7 +15,8 @@ import api
 
 from consilience.cli.catalogue import listing, needed, settings_of
 from consilience.cli.listing import FILE
-from consilience.method import Method, Needs, needs, usual_rounds
+from consilience.method import Bound, Method, Needs, Private, needs, usual_rounds
+from consilience.method.declared import is_sum, knows_sites, sends_inference, shows_inputs, summation
 from consilience.methods import METHODS
 from consilience.report.schema.wording import human_bytes, number
 from consilience.runs.provenance import citation
@@ -88,7 +89,7 @@ def copies(root: Path) -> dict[str, str]:
 
 def ordered() -> list[tuple[str, type[Method]]]:
     """The methods by name, bounds last."""
-    return sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
+    return sorted(METHODS.items(), key=lambda item: (issubclass(item[1], Bound), item[0]))
 
 
 def line(cells: Iterable[str]) -> str:
@@ -102,10 +103,10 @@ def method_page(name: str) -> str:
     described = re.split(r"\n\n(?:Args|Attributes):\n", inspect.getdoc(kind) or "")[0]  # the settings have a table
     sentence, _, box = described.partition("\n\n")
     rounds = f"as many as asked, {usual_rounds(kind)} by default"
-    if kind.one_shot:
+    if kind.about.one_shot:
         rounds = "one"
-    facts = [("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)]
-    facts += [("For", " and ".join(kind.tasks)), ("In Python", f"`co.{kind.__name__}()`")]
+    facts = [("A site sends", kind.about.sends), ("The server needs", needed(kind())), ("Rounds", rounds)]
+    facts += [("For", " and ".join(kind.about.tasks)), ("In Python", f"`co.{kind.__name__}()`")]
     settings = settings_of(kind())
     parts = [
         f"# {name}",
@@ -152,14 +153,19 @@ def method_table(link: str) -> str:
     rows = [line(heads), line(["---", "---", "---", *[":-:"] * 4])]
     for name, kind in ordered():
         server = needs(kind())
-        ticks = (kind.one_shot, Needs.LABELS not in server, server == {Needs.NOTHING}, "regression" in kind.tasks)
+        ticks = (
+            kind.about.one_shot,
+            Needs.LABELS not in server,
+            server == {Needs.NOTHING},
+            "regression" in kind.about.tasks,
+        )
         label = f"`{name}`"
         if link:
             label = f"[{label}]({link.format(name=name)})"
         title = re.split(r",|:| \(", citation(kind)[0])[0]
-        if kind.bound:
+        if issubclass(kind, Bound):
             title += " (bound)"
-        rows.append(line([label, title, kind.sends, *("✓" * tick for tick in ticks)]))
+        rows.append(line([label, title, kind.about.sends, *("✓" * tick for tick in ticks)]))
     return "\n".join(rows)
 
 
@@ -167,14 +173,14 @@ def sends() -> str:
     """What leaves a site under each method, and what the coordinator chooses of where it starts."""
     rows = [line(["method", "a site sends", "the coordinator chooses"]), line(["---"] * 3)]
     for name, kind in ordered():
-        if kind.bound:
+        if issubclass(kind, Bound):
             continue
         chosen = "every message from the second round on"
-        if kind.one_shot:
+        if kind.about.one_shot:
             chosen = "nothing"
-        if kind().shows_inputs:
+        if shows_inputs(kind()):
             chosen = "the inputs that are scored"
-        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, chosen]))
+        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.about.sends, chosen]))
     return "\n".join(rows) + "\n"
 
 
@@ -183,22 +189,22 @@ def threats() -> str:
     heads = ["method", "the coordinator sees of one site, plain", "under masks", "with ε", "sites get back"]
     rows = [line(heads), line(["---"] * 5)]
     for name, kind in ordered():
-        if kind.bound:
+        if issubclass(kind, Bound):
             continue
         masked = "not possible: replies are needed one by one"
-        if kind().summation() is not None:
+        if summation(kind()) is not None:
             masked = "nothing; of all sites together, the sum"
         back = "one model"
-        if kind.by_site:
+        if knows_sites(kind):
             back = "every site's part by name, or a student"
-        elif not kind.sums and getattr(kind(), "distil", None) is None:
+        elif not is_sum(kind) and kind().distil is None:
             back = "the model, of samples or parts without names where it has several"
         noisy = "no"
-        if kind.private:
+        if issubclass(kind, Private):
             noisy = "`--epsilon`"
-        elif kind.sends_inference:
+        elif sends_inference(kind):
             noisy = "`DPSGD`"
-        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, masked, noisy, back]))
+        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.about.sends, masked, noisy, back]))
     return "\n".join(rows) + "\n"
 
 

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from consilience.benchmark.outcomes import Outcome
 from consilience.data.sites import Sites
 from consilience.errors import InputError
-from consilience.method import group, name
+from consilience.method import Bound, group, name
+from consilience.method.declared import sends_nothing
 from consilience.metrics.communication import SUMS, Curve, curve
 from consilience.runs.store import FORMAT, Store
 from consilience.serialisation.settings import describe
@@ -104,10 +105,10 @@ class Cell:
             )
         report = result.report
         traffic: Json = {"up_bytes": 0, "down_bytes": 0, "curve": []}
-        if not result.method.silent:
+        if not sends_nothing(result.method):
             traffic["up_bytes"] = report["ledger"]["up_bytes"]
             traffic["down_bytes"] = report["ledger"]["down_bytes"]
-            if not result.method.bound:
+            if not isinstance(result.method, Bound):
                 traffic["curve"] = curve(report)
         rest = [f.name for f in dataclasses.fields(Cell) if f.name not in {*identity, *traffic, "calibration"}]
         about: Json = {key: report.get(key) for key in rest}

@@ -10,7 +10,8 @@ from consilience.benchmark.rows import Row
 from consilience.data.sites import Data, Sites
 from consilience.errors import Diverged
 from consilience.messages import Received
-from consilience.method import is_made_at_home
+from consilience.method import Bound, is_made_at_home
+from consilience.method.declared import reply_settings
 from consilience.progress import track
 from consilience.runs.engines.participation import Participation
 from consilience.runs.heard import untold
@@ -83,7 +84,7 @@ def outcomes(
     trained: dict[str, Result] = {}
     for r in track(rows, "row"):
         present = participation
-        if r.method.bound:
+        if isinstance(r.method, Bound):
             present = Participation()
         key = _sharing_key(r, present)
         where: str | EngineFactory = engine
@@ -122,7 +123,7 @@ def _replay(first: Result) -> EngineFactory:
 
 def _sharing_key(r: Row, present: Participation) -> str:
     """What two rows must have in common to use the same replies; empty where nothing can be shared."""
-    settings = r.method.reply_settings()
+    settings = reply_settings(r.method)
     if settings is None or r.rounds != 1 or is_made_at_home(r.method):  # of what its sites keep, not of replies alone
         return ""
     return json.dumps(describe([settings, present]), sort_keys=True)

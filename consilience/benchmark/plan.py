@@ -14,7 +14,8 @@ from consilience.benchmark.rows import Row, assignments, fields, has, method_row
 from consilience.data.splits.split import Split
 from consilience.data.splits.text import parse
 from consilience.errors import InputError, unknown_name
-from consilience.method import Method, Needs, name, needs
+from consilience.method import Bound, Method, Needs, name, needs
+from consilience.method.declared import on_linear, shares_replies
 from consilience.methods.claims import check_private
 from consilience.report.schema.wording import bound_name
 from consilience.runs.bounds import bounds_of, inference_of, trained
@@ -73,7 +74,7 @@ class Plan:
         usual = {
             name(method): chosen.usual_settings(method, self.common, self.seeds[0])
             for method in methods
-            if method.on_linear
+            if on_linear(method)
         }
         problem = dataclasses.replace(self.problem, model=chosen.model, features=chosen.features)
         return dataclasses.replace(self, problem=problem, usual=usual)
@@ -94,7 +95,7 @@ class Plan:
             return self
         for rows in self.check().values():
             for r in rows:
-                if not r.method.bound:
+                if not isinstance(r.method, Bound):
                     check_private(r.method)
         protected, problem = protect(self.problem, settings, self.seeds[0])
         return dataclasses.replace(self, problem=problem, common=(*self.common, *protected), usual={})
@@ -139,7 +140,7 @@ class Plan:
 
     def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> dict[str, Row]:
         """The bounds of the row that they follow, as in a run of it; none where all rows are bounds."""
-        methods = [r for r in rows if not r.method.bound]
+        methods = [r for r in rows if not isinstance(r.method, Bound)]
         leader = _leader(methods or rows)
         times = self.problem.predicts_times
         usual = bounds_of(leader.method, leader.rounds, 2, self.problem.labelled, by_rows=not times)
@@ -214,7 +215,7 @@ def _distinguish(rows: Sequence[Row]) -> list[Row]:
 
 def _leader(rows: Sequence[Row]) -> Row:
     """The row that bounds follow: the first of one round whose replies serve them too, else the first that infers."""
-    sharing = [r for r in rows if r.method.shares and r.rounds == 1]
+    sharing = [r for r in rows if shares_replies(r.method) and r.rounds == 1]
     inferring = [r for r in rows if inference_of(r.method) is not None]
     return (sharing or inferring or list(rows))[0]
 

@@ -103,7 +103,7 @@ def row(word: str, tuned: Settings | None = None, common: Settings | None = None
     layers = [{path: as_text(value) for path, value in (layer or {}).items()} for layer in (tuned, common, brackets)]
     chosen = [_whole(layer.pop("rounds"), word) for layer in layers if "rounds" in layer]
     method = METHODS[kind]()
-    if rounds is not None and not method.one_shot and "rounds" not in brackets:
+    if rounds is not None and not method.about.one_shot and "rounds" not in brackets:
         chosen.append(rounds)
     for path, value in _merge(layers).items():
         if path in brackets or (path not in layers[1] and not _below_nothing(method, path)) or has(method, path):
@@ -128,7 +128,7 @@ def method_row(method: Method, rounds: int | None = None) -> Row:
     if settings:
         inside = ",".join(f"{path}={text}" for path, text in settings.items())
         word = re.sub(r"\s", "", f"{word}[{inside}]")
-    if rounds is None or method.one_shot:
+    if rounds is None or method.about.one_shot:
         rounds = usual_rounds(method)
     return Row(word, _name(type(method), settings), method, rounds)
 

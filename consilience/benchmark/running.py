@@ -25,7 +25,8 @@ from consilience.data.splits.split import Split
 from consilience.disk.locks import locking
 from consilience.errors import InputError, refuse_damage, unknown_name
 from consilience.inference.fast.shared import share_training
-from consilience.method import Method
+from consilience.method import Bound, Method
+from consilience.method.declared import pools_rows
 from consilience.methods import register_plugins
 from consilience.metrics.baselines import lines_to_beat
 from consilience.models.remembered import remember_values
@@ -361,8 +362,8 @@ def _check(plan: Plan, rows: Sequence[Row], task: Task, sites: Sites) -> None:
     choose_engine(plan.engine, task, sites.train)
     for r in rows:
         seen = sites
-        if r.method.pooled:
+        if pools_rows(r.method):
             seen = sites.pooled()
         check(r.method, task, seen, r.rounds)
-        if not r.method.bound:
+        if not isinstance(r.method, Bound):
             check_participation(plan.participation, r.method, len(sites))

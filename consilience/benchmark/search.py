@@ -136,7 +136,7 @@ class Search:
         """
         best = self.row(point)
         settings: Json = {}
-        if not best.method.one_shot:
+        if not best.method.about.one_shot:
             settings["rounds"] = best.rounds
         if isinstance(self.word, Method):
             return {**settings, **changed_settings(best.method), **point}

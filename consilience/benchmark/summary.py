@@ -14,6 +14,7 @@ from consilience.benchmark.cells import Cell, Described, Json
 from consilience.benchmark.pairing import pair
 from consilience.benchmark.row_summary import RowSummary, Scores, over_seeds, summarise_row
 from consilience.benchmark.rows import Row
+from consilience.method import Bound
 from consilience.metrics.communication import KEPT, communication
 from consilience.metrics.paired import SEEDS
 from consilience.report.schema import wording as words
@@ -248,7 +249,7 @@ def title(rows: Sequence[Row], data: str) -> str:
     Returns:
         The methods where they fit into a title, else how many there are, and the data.
     """
-    names = [r.name for r in rows if not r.method.bound] or [r.name for r in rows]
+    names = [r.name for r in rows if not isinstance(r.method, Bound)] or [r.name for r in rows]
     text = names[0]
     if len(names) > 1:
         text = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -289,7 +290,7 @@ def summarise_part(
         by_seed = {seed: by_row[r.word] for seed, by_row in cells.items() if r.word in by_row}
         if by_seed:
             summaries.append(summarise_row(r, by_seed, overlap))
-    reference = reference or next((r.word for r in rows if not r.method.bound), rows[0].word)
+    reference = reference or next((r.word for r in rows if not isinstance(r.method, Bound)), rows[0].word)
     summaries = pair(summaries, reference, overlap)
     every = [cell for by_row in cells.values() for cell in by_row.values()]
     return Part(

@@ -17,7 +17,7 @@ from consilience.cli.listing import list_rows
 from consilience.data import datasets
 from consilience.data.datasets import DATASETS, FACTS, WITH_VARIANTS
 from consilience.errors import InputError, unknown_name
-from consilience.method import Method, Needs, needs
+from consilience.method import Bound, Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.models import FEATURES, MODELS, features, width_of
 from consilience.runs.provenance import citation
@@ -52,8 +52,10 @@ def listing() -> Json:
     Returns:
         What `listing.json` holds, written by `python docs/pages.py` and held against the code by a test.
     """
-    kinds = sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
-    methods = [{"name": name, "title": citation(k)[0], "sends": k.sends, "needs": needed(k())} for name, k in kinds]
+    kinds = sorted(METHODS.items(), key=lambda item: (issubclass(item[1], Bound), item[0]))
+    methods = [
+        {"name": name, "title": citation(k)[0], "sends": k.about.sends, "needs": needed(k())} for name, k in kinds
+    ]
     data = []
     for name in DATASETS:
         rows, width, task, sites, _, sentence = datasets.describe(name)
@@ -77,10 +79,10 @@ def method_page(name: str) -> RenderableType:
     described, _, _ = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")  # settings have their own table
     box = Padding(Text(textwrap.dedent(described)), (1, 2))
     facts = Table.grid(padding=(0, 2))
-    rounds = f"any number ({kind.usual_rounds} by default)"
-    if kind.one_shot:
+    rounds = f"any number ({kind.about.rounds.usual} by default)"
+    if kind.about.one_shot:
         rounds = "one"
-    for label, value in (("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)):
+    for label, value in (("A site sends", kind.about.sends), ("The server needs", needed(kind())), ("Rounds", rounds)):
         facts.add_row(Text(label, style="bold"), value)
     settings = Table(title="Settings", title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in ("name", "default", ""):

@@ -17,7 +17,8 @@ from consilience.data.sites import Data, Sites
 from consilience.data.splits.labels import dirichlet, natural
 from consilience.errors import Diverged, InputError
 from consilience.inference.point import SGD
-from consilience.method import Method, is_personal
+from consilience.method import Bound, Method, OnFeatures, is_personal
+from consilience.method.declared import averages
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_chen
 from consilience.models.maps import features, on_features
@@ -209,12 +210,12 @@ def small_problem(kind: type[Method]) -> tuple[Task, Sites]:
     Returns:
         The task and the sites: moons over four, or a curve over five.
     """
-    if "classification" in kind.tasks:
+    if "classification" in kind.about.tasks:
         sites = datasets.moons(n=160).split(dirichlet(0.8), sites=4, **ROLES)
     else:
         sites = datasets.sine(n_per_site=30).split(natural(), **ROLES)
     network = mlp(sites.features, sites.classes, hidden=(5,))
-    if kind.heads:
+    if issubclass(kind, OnFeatures):
         layer = linear(WIDTH, sites.classes)
         network = on_features(features(f"relu:{WIDTH}", sites.features), layer)
     if sites.classes:
@@ -280,8 +281,8 @@ def time_rounds(what: str, engine: str, device: str) -> Speed:
         train.append(Data.of(x, torch.randint(0, 10, (network.rows,), generator=draw)))
     names = tuple(str(k) for k in range(network.sites))
     sites = Sites(tuple(train), tuple(train), None, None, None, 10, network.shape, "drawn", "iid", names)
-    averages = [kind for kind in METHODS.values() if kind().averages and not kind.bound]
-    averaging: Method = averages[0](SGD(epochs=1, batch=20))  # type: ignore[call-arg]
+    averaging_kinds = [kind for kind in METHODS.values() if averages(kind()) and not issubclass(kind, Bound)]
+    averaging: Method = averaging_kinds[0](SGD(epochs=1, batch=20))  # type: ignore[call-arg]
     took = {}
     for place in ("cpu", device):
         for _ in range(2):

@@ -15,6 +15,7 @@ import torch
 from consilience.biostatistics.spreadsheets import inert
 from consilience.cli.handed import at_home, say, warn_unsigned
 from consilience.errors import InputError, unknown_name
+from consilience.method.which import has_common
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,7 +171,7 @@ def _check_site(result: Result, site: str | None) -> None:
         return
     if site is not None:
         say(f"The own model of site {site}.")
-    elif result.method.common:
+    elif has_common(result.method):
         say(NEWCOMERS)
 
 

@@ -146,3 +146,38 @@ def as_point(layer: tuple[Tensor, Tensor], fit: Any, like: Params) -> Point:
         elif name.endswith("bias"):
             params[name] = layer[1].to(value)
     return Point(params)
+
+
+def least_share(wire: str, totals: Sums) -> float:
+    """Find the smallest λ/n above what rounding does to a Gram matrix.
+
+    Args:
+        wire: The precision in which sums are sent.
+        totals: The sums.
+
+    Returns:
+        The norm of the rounding errors, roughly; next to nothing where sums are sent in double precision.
+    """
+    if wire == "float16":
+        return 2**-13 * math.sqrt(totals.features)
+    if wire == "float32":
+        return 2**-24 * math.sqrt(totals.features)
+    return LEAST
+
+
+def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str, dict[str, float]]:
+    """Tell which settings were chosen at an end of what was tried.
+
+    Args:
+        share: λ/n.
+        least: The smallest that it could be.
+        temperature: The temperature.
+
+    Returns:
+        The settings at an end as a diagnosis; empty where none is.
+    """
+    ranges = {"λ/n": (share, least, SHARES[-1]), "temperature": (temperature, TEMPERATURES[0], TEMPERATURES[-1])}
+    ends = {name: value for name, (value, low, high) in ranges.items() if value <= 1.001 * low or value >= 0.999 * high}
+    if not ends:
+        return {}
+    return {"at_end_of_range": ends}

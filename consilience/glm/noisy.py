@@ -38,7 +38,7 @@ and Stein), adds log T ~ N(0, 1), and takes the top of the parabola through the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -49,9 +49,13 @@ from consilience.data.sites import Data
 from consilience.distributions.predictive import Distribution, log_prob, tempered
 from consilience.errors import InputError
 from consilience.glm.heads import OneHot, Ridge
+from consilience.glm.problem import classes_of
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import in_chunks, square_matrix, summarise
-from consilience.privacy.dp.mechanisms import Clipped, Privacy, Released
+from consilience.messages import Received, payloads
+from consilience.models.maps import last_layer
+from consilience.privacy.dp.mechanisms import Clipped, Privacy, Released, add_released
+from consilience.task import Task
 
 CLASSES = (0.8, 0.2, 0.0)  # g, h and q; on MNIST 0.7 to 0.85 differed by 0.2 points, 0.5 lost 0.5
 NUMBERS = (0.5, 0.4, 0.1)  # on simulated tables, where 0.8 cost a third more error than 0.5
@@ -390,3 +394,21 @@ def choose_temperature(total: Released, deviation: float) -> float:
     left, right = heights[best] - heights[best - 1], heights[best] - heights[best + 1]
     step = pairs[1][0] - pairs[0][0]
     return math.exp(pairs[best][0] + 0.5 * step * (left - right) / max(left + right, 1e-12))
+
+
+def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part: float = 1.0) -> Spectrum:
+    """Add up what clients released, and fit a head to it.
+
+    Args:
+        task: The statistical problem.
+        replies: The clients' releases.
+        privacy: The setting.
+        part: The share of μ² that they spent.
+
+    Returns:
+        The fit, which knows of the noise.
+    """
+    layer = last_layer(task.model)
+    total = add_released(payloads(replies))
+    privacy.check_shares(total)
+    return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))

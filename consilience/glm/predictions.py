@@ -10,7 +10,11 @@ from consilience import tree
 from consilience.distributions.likelihood import LOG_NOISE, GaussianNoise
 from consilience.distributions.posterior import Dense, Posterior, Samples, centre, draw, members
 from consilience.distributions.predictive import Distribution, Normal, Predictive, student_variance
+from consilience.glm.fitting import Head
+from consilience.glm.heads import Classes
+from consilience.glm.noisy import Noisy
 from consilience.glm.problem import layer_of
+from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import in_parts
 from consilience.key import Key
 from consilience.models.maps import feature_map
@@ -46,6 +50,28 @@ def predict_on_features(task: Task, posterior: Posterior) -> Predictive:
 
     known = (predict_on_features, task.model, task.likelihood, *tree.leaves(posterior))
     return lambda x: remember(lambda: predict(x), *known, x)
+
+
+def predict_head(task: Task, head: Head | Noisy, fit: Spectrum | Classes) -> Predictive:
+    """Predict with a head that was fitted to sums.
+
+    Args:
+        task: A task whose model ends in a linear layer, in whose place the head stands.
+        head: The head.
+        fit: What was fitted.
+
+    Returns:
+        The model, in chunks of rows.
+    """
+    features = feature_map(task.model)
+
+    @torch.no_grad()
+    def predict(x: Tensor) -> Distribution:
+        whole: Distribution = tree.concatenate(head.predict(fit, features(part)) for part in in_parts(x))
+        typed: Distribution = tree.map(lambda leaf: leaf.to(x.dtype), whole)
+        return typed
+
+    return lambda x: remember(lambda: predict(x), predict_head, head, task.model, *tree.leaves(fit), x)
 
 
 def _members_of(posterior: Posterior, task: Task) -> list[Params]:

@@ -12,12 +12,14 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.inference.fast.shared import once
+from consilience.models.maps import feature_map
 
 CHUNK = 1024  # rows whose features are held at a time: memory grows with D², not with n
 MOST = 4 * 2**30  # bytes of Gram matrices that a server is asked to hold
@@ -133,6 +135,22 @@ def summarise(features: Callable[[Tensor], Tensor], data: Data, classes: int | N
         sums = _add_chunk(sums, phi, part, classes)
     assert sums is not None
     return sums._replace(gram=_triangle(sums.gram))
+
+
+@once
+def sum_rows(model: nn.Module, data: Data, classes: int | None, by_class: bool) -> Sums:
+    """Add up a client's rows under a network's feature map; once, where several rules ask for the same sums.
+
+    Args:
+        model: The network, whose last layer is left out.
+        data: The rows; padding has weight 0.
+        classes: How many there are; None for numbers.
+        by_class: Whether each class gets a Gram matrix of its own.
+
+    Returns:
+        The sums, in double precision.
+    """
+    return summarise(feature_map(model), data, classes, by_class)
 
 
 def _nothing(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> Sums:

@@ -1,22 +1,61 @@
 """The contract: a method is two pure functions with typed values between them.
 
-`contract` holds `Method`, with what a round calls; `declared` what a method says about itself; `states` what the server
-knows between rounds; `sending` what leaves a site; `handing` what becomes of the model; `which` whose model predicts.
+`contract` holds `Method`, six functions, and `Bound`; `about` the nine facts that a method states of itself;
+`capabilities` what it can do beside. `declared` says what follows from these; `states` what the server knows between
+rounds; `which` whose model predicts.
 """
 
-from consilience.method.contract import Method
-from consilience.method.declared import Needs, group, moves_statistics, name, needs, usual_rounds
-from consilience.method.handing import Knob
+from consilience.method.about import ONE_SHOT, About, Needs, ReplyKind, Rounds
+from consilience.method.capabilities import (
+    BatchNormed,
+    Diagnosed,
+    Imputable,
+    Knob,
+    Multiplied,
+    OnColumns,
+    OnFeatures,
+    Personal,
+    Pooling,
+    Private,
+    Releasable,
+    Reusable,
+    ShowsInputs,
+    Summable,
+    Tunable,
+    Validated,
+)
+from consilience.method.contract import Bound, Method
+from consilience.method.declared import group, moves_statistics, name, needs, usual_rounds
 from consilience.method.states import Pooled, State, Stepped, keep_fields, server_step, with_statistics
 from consilience.method.which import is_made_at_home, is_personal, own_models, state_for
 
 __all__ = [
+    "ONE_SHOT",
+    "About",
+    "BatchNormed",
+    "Bound",
+    "Diagnosed",
+    "Imputable",
     "Knob",
     "Method",
+    "Multiplied",
     "Needs",
+    "OnColumns",
+    "OnFeatures",
+    "Personal",
     "Pooled",
+    "Pooling",
+    "Private",
+    "Releasable",
+    "ReplyKind",
+    "Reusable",
+    "Rounds",
+    "ShowsInputs",
     "State",
     "Stepped",
+    "Summable",
+    "Tunable",
+    "Validated",
     "group",
     "is_made_at_home",
     "is_personal",

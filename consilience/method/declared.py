@@ -1,166 +1,363 @@
-"""What a method says about itself, and what follows from it as it is set."""
+"""What follows from what a method says about itself, as it is set."""
 
 from __future__ import annotations
 
-import enum
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, ones
+
+from consilience.aggregation.summands import Mean, Summation
+from consilience.data.sites import Data
+from consilience.distributions.posterior import SMALLEST, Posterior
+from consilience.distributions.predictive import Distribution, Predictive
+from consilience.errors import InputError
+from consilience.inference.capabilities import MovesStatistics, Narrowest
+from consilience.messages import Received, Reply
+from consilience.method.about import Needs, ReplyKind
+from consilience.method.capabilities import (
+    BatchNormed,
+    Diagnosed,
+    Imputable,
+    Knob,
+    OnColumns,
+    OnFeatures,
+    Personal,
+    Pooling,
+    Private,
+    Releasable,
+    Reusable,
+    ShowsInputs,
+    Summable,
+    Tunable,
+    Validated,
+)
+from consilience.method.contract import Bound, Method
+from consilience.method.states import KeepsPosteriors, keep_fields
+from consilience.privacy.entropy import Source
+from consilience.task import Task
+from consilience.tree import Tree
 
 
-class Needs(enum.Enum):
-    """What the server must hold."""
-
-    NOTHING = "nothing"
-    INPUTS = "inputs"  # unlabelled rows
-    LABELS = "labels"  # a few labelled rows
-
-
-class Declared:
-    """What a method is, by class variables; all have defaults.
-
-    Attributes:
-        name: On the command line; the class's name in lower case if empty.
-        title: In words, with `source` its paper; both from the first line of the method's file if empty.
-        source: The paper.
-        sends: What leaves a site, in words.
-        needs: What the server must hold, however the method is set; all that it wants as it is set: `needs(method)`.
-        tasks: What it can learn: classification, regression, counts, survival.
-        one_shot: A second round would repeat the first.
-        usual_rounds: How many rounds, unless asked otherwise; 1 if `one_shot`.
-        everyone: It needs a reply from every client in every round.
-        moves_statistics: Batch normalisation's statistics are averaged or kept whole.
-        shares: A first reply is the inference's posterior on the untouched task, which other methods can pool.
-        by_site: The pool must know whose posterior is whose, so it cannot be handed out as unnamed samples.
-        sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
-        multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
-        heads: It learns one linear layer on a fixed feature map.
-        network: The network that is usual for it; a perceptron if empty.
-        on_linear: Settings that are usual on a linear model of few weights without a learned noise, `field=value` each.
-        own_prior: It weighs a prior of its own, whatever the task's is.
-        explains: Of a table it learns the effects of the columns themselves, unless features are asked for.
-        sends_inference: All it sends is what its inference returns, and how many rows there are: a private inference
-            makes it private.
-        carries: Named tuples of other files that its messages, replies or states hold.
-        bound: Not a federated method, but what to compare one with.
-        pooled: A bound that runs on all sites' rows in one place.
-        silent: A bound that sends nothing outside a simulation.
-        tempers: False where the calibration rows were trained on.
-        common: There is a model for all sites, which a newcomer gets; False where each site has only its own.
-        private: Takes a setting `privacy`, with which all that clients send is differentially private.
-        private_rounds: How many rounds it has then, no more and no less; 0: as many as usual, or fewer.
-    """
-
-    name: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    source: ClassVar[str] = ""
-    sends: ClassVar[str] = "its weights"
-    needs: ClassVar[Needs] = Needs.NOTHING
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
-    one_shot: ClassVar[bool] = False
-    usual_rounds: ClassVar[int] = 10
-    everyone: ClassVar[bool] = False
-    moves_statistics: ClassVar[bool] = False
-    shares: ClassVar[bool] = False
-    by_site: ClassVar[bool] = False
-    sums: ClassVar[bool] = False
-    multiplies: ClassVar[bool] = False
-    heads: ClassVar[bool] = False
-    network: ClassVar[str] = ""
-    on_linear: ClassVar[tuple[str, ...]] = ()
-    own_prior: ClassVar[bool] = False
-    explains: ClassVar[bool] = False
-    sends_inference: ClassVar[bool] = False
-    carries: ClassVar[tuple[type, ...]] = ()
-    bound: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-    silent: ClassVar[bool] = False
-    tempers: ClassVar[bool] = True
-    common: ClassVar[bool] = True
-    private: ClassVar[bool] = False
-    private_rounds: ClassVar[int] = 0
-
-    @property
-    def shows_inputs(self) -> bool:
-        """Whether the first message holds the server's unlabelled rows, so that a site cannot make it for itself."""
-        return self.needs is Needs.INPUTS
+def kind_of(method: Method | type[Method]) -> type[Method]:
+    """Return a method's class."""
+    if isinstance(method, type):
+        return method
+    return type(method)
 
 
-def needs(method: Declared) -> set[Needs]:
-    """List all that a method, as it is set, wants to see at the server.
+def name(method: Method | type[Method]) -> str:
+    """Name a method as the command line does."""
+    kind = kind_of(method)
+    return kind.about.name or kind.__name__.lower()
 
-    Args:
-        method: The method with its settings.
 
-    Returns:
-        Its needs, and those of its inner method and its student.
-    """
-    wanted = {method.needs}
-    if method.shows_inputs or getattr(method, "distil", None):
+def needs(method: Method) -> set[Needs]:
+    """List all that a method wants to see at the server, as it is set: for itself, its inner method, its student."""
+    wanted = {method.about.needs}
+    if shows_inputs(method) or method.distil:
         wanted.add(Needs.INPUTS)
-    inner = getattr(method, "inner", None)
-    if inner is not None:
-        wanted |= needs(inner)
+    if method.inner is not None:
+        wanted |= needs(method.inner)
     return wanted
 
 
-def group(method: Declared) -> str:
-    """Name what tables group a method by.
-
-    Args:
-        method: The method with its settings.
-
-    Returns:
-        `bound`, or the most that the method wants at the server.
-    """
-    if method.bound:
+def group(method: Method) -> str:
+    """Name what tables group a method by: `bound`, or the most that it wants at the server."""
+    if isinstance(method, Bound):
         return "bound"
     return max(needs(method), key=list(Needs).index).value
 
 
-def moves_statistics(method: Declared) -> bool:
-    """Tell whether a method, with its inferences as they are set, can train batch normalisation.
-
-    Args:
-        method: The method with its settings.
-
-    Returns:
-        Whether it can.
-    """
-    owners = (method, getattr(method, "distil", None))
-    inferences = [getattr(owner, "inference", None) for owner in owners]
-    inner = getattr(method, "inner", None)
-    return (
-        method.moves_statistics
-        and all(getattr(inference, "moves_statistics", False) for inference in inferences if inference is not None)
-        and (inner is None or moves_statistics(inner))
-    )
+def pools_rows(method: Method | type[Method]) -> bool:
+    """Tell whether a method is a bound that runs on all sites' rows in one place."""
+    kind = kind_of(method)
+    return issubclass(kind, Bound) and kind.pooled
 
 
-def usual_rounds(method: Declared | type[Declared], private: bool = False) -> int:
+def usual_rounds(method: Method | type[Method], private: bool = False) -> int:
     """Tell how many rounds a method runs for unless asked otherwise.
 
     Args:
         method: The method, or its class.
         private: Whether its private form is meant; a method with the setting `privacy` has it in any case.
-
-    Returns:
-        The number of rounds.
     """
-    private = private or getattr(method, "privacy", None) is not None
-    if private and method.private_rounds:
-        return method.private_rounds
-    if method.one_shot:
-        return 1
-    return method.usual_rounds
+    private = private or method.privacy is not None
+    if private and private_rounds(method):
+        return private_rounds(method)
+    return method.about.rounds.usual
 
 
-def name(method: Declared | type[Declared]) -> str:
-    """Name a method as the command line does.
+def private_rounds(method: Method | type[Method]) -> int:
+    """Tell how many rounds a method's private form has, no more and no less; 0: as many as usual, or fewer."""
+    kind = kind_of(method)
+    if issubclass(kind, Private):
+        return kind.private_rounds
+    return 0
+
+
+def on_linear(method: Method | type[Method]) -> tuple[str, ...]:
+    """List a method's usual settings on a linear model of the columns, `field=value` each."""
+    kind = kind_of(method)
+    if issubclass(kind, OnColumns):
+        return kind.on_linear
+    return ()
+
+
+def shows_inputs(method: Method) -> bool:
+    """Tell whether the first message holds the server's inputs, so that a site cannot make it for itself."""
+    if isinstance(method, ShowsInputs):
+        return method.shows_inputs
+    return method.about.needs is Needs.INPUTS
+
+
+def moves_statistics(method: Method) -> bool:
+    """Tell whether a method, with its inferences as they are set, can train batch normalisation."""
+    inferences: list[Any] = [method.inference]
+    if method.distil:
+        inferences.append(method.distil.inference)
+    return (
+        isinstance(method, BatchNormed)
+        and all(isinstance(i, MovesStatistics) and i.moves_statistics for i in inferences if i is not None)
+        and (method.inner is None or moves_statistics(method.inner))
+    )
+
+
+def knows_sites(method: Method | type[Method]) -> bool:
+    """Tell whether the pool must know whose posterior is whose, so that it is no mixture of samples without names."""
+    kind = kind_of(method)
+    return issubclass(kind, Pooling) and kind.by_site
+
+
+def is_sum(method: Method | type[Method]) -> bool:
+    """Tell whether the model is made of a sum, so that two models less one another show who is in one alone."""
+    return issubclass(kind_of(method), Summable) and method.about.reply is not ReplyKind.OTHER
+
+
+def shares_replies(method: Method | type[Method]) -> bool:
+    """Tell whether a first reply is the inference's posterior on the untouched task, which other methods can pool."""
+    return method.about.reply is ReplyKind.POSTERIOR
+
+
+def sends_inference(method: Method | type[Method]) -> bool:
+    """Tell whether all that a client sends is what its inference returns: a private inference makes it private."""
+    return method.about.reply in (ReplyKind.POSTERIOR, ReplyKind.WEIGHTS)
+
+
+def reply_settings(method: Method) -> Any:
+    """List what decides a first reply: methods of equal lists can use each other's; None where no other can use it."""
+    if isinstance(method, Reusable):
+        return method.reply_settings()
+    if shares_replies(method):
+        return method.inference
+    return None
+
+
+def summation(method: Method) -> Summation | None:
+    """Say how replies are added up; None where the method, as it is set, is no sum."""
+    if isinstance(method, Summable):
+        return method.summation()
+    return None
+
+
+def averages(method: Method) -> bool:
+    """Tell whether `aggregate` uses the mean of the replies, weighted by rows, alone."""
+    return summation(method) == Mean()
+
+
+def folds(method: Method) -> bool:
+    """Tell whether replies may become one as they arrive, so that a round of many clients needs little memory."""
+    return isinstance(method, Summable) and method.folds
+
+
+def narrowest(method: Method) -> float | None:
+    """Find the smallest variance of a client's Gaussian that its rows need not explain.
+
+    None where every precision is the prior's plus the rows' curvature, as Laplace's approximation computes it.
+    """
+    if isinstance(method.inference, Narrowest):
+        return method.inference.narrowest
+    return SMALLEST
+
+
+def protect(method: Method, reply: Reply, source: Source) -> Reply:
+    """Add the noise that a method promises to a reply, at the site, before anything else is done with it."""
+    if isinstance(method, Private):
+        return method.protect(reply, source)
+    return reply
+
+
+def spends(method: Method, round: int) -> float:
+    """Say which share of a budget's μ² a client's reply of a round takes, from 1 on."""
+    if isinstance(method, Private):
+        return method.spends(round)
+    return 1 / usual_rounds(method)
+
+
+def fold_replies(method: Method, replies: Sequence[Received]) -> list[Received]:
+    """Fold some of a round's replies, with what earlier ones were folded into, where the method `folds`."""
+    assert isinstance(method, Summable)
+    return method.fold(replies)
+
+
+def sums_by_class(method: Method, task: Task) -> bool:
+    """Say whether a client sums products of features over each class by itself: few rows of one then stand out."""
+    return isinstance(method, OnFeatures) and method.sums_by_class(task)
+
+
+def weighs(method: Method, task: Task, message: Any, data: Data) -> tuple[Tensor, Tensor] | None:
+    """Say how much each row counts in sums over them, where a message may make few rows count alone."""
+    if isinstance(method, OnFeatures):
+        return method.weighs(task, message, data)
+    return None
+
+
+def doubt(method: Method, task: Task, message: Any, send: Any) -> str | None:
+    """Say why no client can have sent this, beyond what holds for all methods; the server then does not use it.
 
     Args:
-        method: The method, or its class.
+        method: The method.
+        task: The statistical problem.
+        message: What the client answers.
+        send: What it sent, which has the form of this method's replies and finite numbers.
 
     Returns:
-        The name.
+        A sentence about the reply, as "it"; None where there is nothing to say.
     """
-    kind = method if isinstance(method, type) else type(method)
-    return kind.name or kind.__name__.lower()
+    if isinstance(method, Validated):
+        return method.doubt(task, message, send)
+    return None
+
+
+def implied(method: Method, task: Task, message: Any, send: Any) -> Any:
+    """Work out the posterior that a client found, where it sends something made from it: its weights have bounds.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        message: What the client answers.
+        send: What it sent, which has the form of this method's replies and finite numbers.
+
+    Returns:
+        The posterior; () where what was sent says all.
+    """
+    if isinstance(method, Validated):
+        return method.implied(task, message, send)
+    return ()
+
+
+def fewest(method: Method, reply: Reply) -> Tensor:
+    """Count the rows behind the smallest part of what a client sends."""
+    if isinstance(method, Validated):
+        return method.fewest(reply)
+    return reply.size
+
+
+def list_members(method: Method, state: Any) -> tuple[tuple[Posterior, ...], Tensor]:
+    """List the posteriors whose disagreement is uncertainty, and their weights."""
+    if isinstance(method, Personal):
+        return method.members(state)
+    if isinstance(state, KeepsPosteriors):
+        return state.posteriors, state.weights
+    return (state.posterior,), ones(1)
+
+
+def diagnose(method: Method, task: Task, state: Any, x: Tensor) -> dict[str, Any]:
+    """Say what a method can say about itself, at the inputs `x`, for the report."""
+    if isinstance(method, Diagnosed):
+        return method.diagnose(task, state, x)
+    return {}
+
+
+def monitored(method: Method, task: Task, state: Any) -> dict[str, Predictive]:
+    """Make further models whose scores belong in the history of the rounds, by name."""
+    if isinstance(method, Diagnosed):
+        return method.monitored(task, state)
+    return {}
+
+
+def knob(method: Method, state: Any) -> Knob | None:
+    """Name the setting of the pool that sites can choose by summed log-scores; None where there is none."""
+    if isinstance(method, Tunable):
+        return method.knob(state)
+    return None
+
+
+def turn(method: Method, state: Any, value: float) -> tuple[Method, Any]:
+    """Make the method and the state with the knob at one of its values; the same where there is none."""
+    if isinstance(method, Tunable):
+        return method.turn(state, value)
+    return method, state
+
+
+def sweep(method: Method, task: Task, state: Any, x: Tensor) -> list[Distribution]:
+    """Predict with the knob at each of its values; once where there is none."""
+    if isinstance(method, Tunable):
+        return method.sweep(task, state, x)
+    return [method.predictive(task, state)(x)]
+
+
+def hand_out(method: Method, state: Any, ensemble: bool) -> Tree:
+    """Strip a state to what predicting needs: anything else stays with the coordinator.
+
+    Args:
+        method: The method.
+        state: The server's state.
+        ensemble: Whether the sites' posteriors are handed out, and not one posterior or student alone.
+
+    Returns:
+        The state with () in the other fields.
+    """
+    if isinstance(method, Releasable):
+        return method.hand_out(state, ensemble)
+    if ensemble:
+        return keep_fields(state, ("posterior", "posteriors", "weights"))
+    return keep_fields(state, ("posterior",))
+
+
+def without_names(method: Method) -> Method | None:
+    """Name the method that predicts when nobody knows whose posterior is whose; None where the pool cannot do so."""
+    if isinstance(method, Pooling):
+        return method.without_names()
+    return None
+
+
+def remarks(method: Method, state: Any, hand_out: str, labelled: bool) -> list[str]:
+    """Say what somebody who is handed the model should know of its settings."""
+    if isinstance(method, Pooling):
+        return method.remarks(state, hand_out, labelled)
+    return []
+
+
+def tempers(method: Method) -> bool:
+    """Tell whether calibration rows may choose a temperature: not where they were trained on."""
+    return not isinstance(method, Bound) or method.tempers
+
+
+def sends_nothing(method: Method) -> bool:
+    """Tell whether a method sends nothing outside a simulation."""
+    return isinstance(method, Bound) and method.silent
+
+
+def impute(method: Method, marks: str, tables: int) -> Method:
+    """Fill gaps several times at the client, and add the spread between the fits to what it sends.
+
+    Args:
+        method: The method.
+        marks: Which feature holds a column and which one marks its gaps, as `1:2,4:5`.
+        tables: How many times.
+
+    Returns:
+        The method that does so; bounds take a filled gap for a number.
+
+    Raises:
+        InputError: It sends no Gaussian, which Rubin's rules combine.
+    """
+    if isinstance(method, Imputable):
+        return method.imputed(marks, tables)
+    if isinstance(method, Bound):
+        return method
+    raise InputError(
+        f"{name(method)} sends no Gaussian posterior, and multiple imputation combines Gaussians: choose a method "
+        "that does, or let gaps be filled by means."
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar, cast
 
-from consilience.method import Method
+from consilience.inference.capabilities import Abridged, Passes, Prolonged, SlowedDown
+from consilience.method.contract import Method
 
 S = TypeVar("S")
 _PASSES = ("epochs", "fewest")  # fields that count passes over a client's rows
@@ -37,9 +38,8 @@ def abridge(settings: S) -> S:
     Returns:
         The copy; the same object where there is nothing to save.
     """
-    own = getattr(settings, "abridge", None)
-    if own is not None:
-        return cast(S, own())
+    if isinstance(settings, Abridged) and not isinstance(settings, type):
+        return cast(S, settings.abridge())
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         return settings
     fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.init}
@@ -63,9 +63,8 @@ def slow_down(settings: S, factor: float) -> S:
     Returns:
         The copy; the same object where nothing can be slowed down.
     """
-    own = getattr(settings, "slow_down", None)
-    if own is not None:
-        return cast(S, own(factor))
+    if isinstance(settings, SlowedDown) and not isinstance(settings, type):
+        return cast(S, settings.slow_down(factor))
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         return settings
     changed: dict[str, Any] = {}
@@ -95,9 +94,8 @@ def prolong(settings: S, times: int) -> S:
     Returns:
         The copy; the same object where there is nothing to prolong.
     """
-    own = getattr(settings, "prolong", None)
-    if own is not None:
-        return cast(S, own(times))
+    if isinstance(settings, Prolonged) and not isinstance(settings, type):
+        return cast(S, settings.prolong(times))
     if times == 1 or not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         return settings
     changed: dict[str, Any] = {}
@@ -119,9 +117,8 @@ def passes(settings: object) -> int | None:
     Returns:
         The passes; None where it goes on until it converges, or counts its work otherwise.
     """
-    own = getattr(settings, "epochs", None)
-    if isinstance(own, int):
-        return own
+    if isinstance(settings, Passes) and isinstance(settings.epochs, int):
+        return settings.epochs
     for name in _WITHIN:
         inner = getattr(settings, name, None)
         if inner is not None:

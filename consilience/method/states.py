@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -38,6 +38,24 @@ class Pooled(NamedTuple):
     posterior: Posterior
     posteriors: tuple[Posterior, ...]
     weights: Tensor
+
+
+@runtime_checkable
+class KeepsPosteriors(Protocol):
+    """A state that keeps the clients' posteriors, as `Pooled` does.
+
+    Attributes:
+        posteriors: One for each client that replied; () where they are not handed out.
+        weights: nₖ / n.
+    """
+
+    posteriors: tuple[Posterior, ...]
+    weights: Tensor
+
+
+def keeps_posteriors(state: Any) -> bool:
+    """Tell whether a state holds the clients' posteriors."""
+    return isinstance(state, KeepsPosteriors) and bool(state.posteriors)
 
 
 class Stepped(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,12 +12,12 @@ from consilience.distributions.posterior import Posterior
 from consilience.distributions.predictive import Distribution, Powers, Predictive, product
 from consilience.inference import Inference, Sampler
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, Pooled, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, Multiplied, Pooled, Pooling, ReplyKind, State
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class BCM(Method):
+class BCM(Pooling, BatchNormed, Multiplied, Method):
     """One round; multiply the clients' predictions and divide by the prior's K − 1 times.
 
         for each client k of K, in parallel
@@ -35,12 +34,11 @@ class BCM(Method):
         distil: How the server trains one student; None: keep the ensemble.
     """
 
-    sends: ClassVar[str] = "samples of its posterior over the weights"
-    one_shot: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    multiplies: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        sends="samples of its posterior over the weights",
+        rounds=ONE_SHOT,
+        reply=ReplyKind.POSTERIOR,
+    )
 
     inference: Inference = Sampler()
     powers: Powers | None = None
@@ -53,13 +51,7 @@ class BCM(Method):
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
-    def predictive(self, task: Task, state: Pooled) -> Predictive:
-        if self.distil:
-            return self.distil.predictive(task, state.posterior)
-        return self.teacher(task, state)
-
     def teacher(self, task: Task, state: Pooled) -> Predictive:
-        """Return the pool's prediction, which a student learns from."""
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
 
         def pooled(x: Tensor) -> Distribution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -27,7 +27,21 @@ from consilience.errors import unknown_name
 from consilience.inference import Inference, Sampler
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Knob, Method, Needs, State, keep_fields
+from consilience.method import (
+    ONE_SHOT,
+    About,
+    BatchNormed,
+    Diagnosed,
+    Knob,
+    Method,
+    Needs,
+    Pooling,
+    Releasable,
+    ReplyKind,
+    State,
+    Tunable,
+    keep_fields,
+)
 from consilience.method.settings import added
 from consilience.methods.mixture import Mixture
 from consilience.task import Task
@@ -57,7 +71,7 @@ class Interpolated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BetaPredictiveBayes(Method):
+class BetaPredictiveBayes(Pooling, Tunable, Releasable, Diagnosed, BatchNormed, Method):
     """One round; pool the clients' predictions, not their weights.
 
         for each client k of K, in parallel
@@ -75,13 +89,13 @@ class BetaPredictiveBayes(Method):
             few hundred rows end near where they begin.
     """
 
-    name: ClassVar[str] = "beta"
-    needs: ClassVar[Needs] = Needs.LABELS
-    sends: ClassVar[str] = "samples of its posterior over the weights"
-    one_shot: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        name="beta",
+        sends="samples of its posterior over the weights",
+        needs=Needs.LABELS,
+        rounds=ONE_SHOT,
+        reply=ReplyKind.POSTERIOR,
+    )
 
     inference: Inference = Sampler()
     distil: Distil | None = None
@@ -101,11 +115,6 @@ class BetaPredictiveBayes(Method):
             both = self.pools(task, pooled, rows.x)
             pooled = pooled._replace(beta=CHOICES[self.fit](*both, rows.y, server.key))  # 4
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
-
-    def predictive(self, task: Task, state: Interpolated) -> Predictive:
-        if self.distil:
-            return self.distil.predictive(task, state.posterior)
-        return self.teacher(task, state)
 
     def diagnose(self, task: Task, state: Interpolated, x: Tensor) -> dict[str, Any]:
         return {"beta": state.beta}
@@ -142,7 +151,6 @@ class BetaPredictiveBayes(Method):
         return ["Nothing has chosen β, so the student was taught by the mixture (β = 0)."]
 
     def teacher(self, task: Task, state: Interpolated) -> Predictive:
-        """Return the pool's prediction, which a student learns from."""
         return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3
 
     def pools(self, task: Task, state: Interpolated, x: Tensor) -> tuple[Distribution, Distribution]:

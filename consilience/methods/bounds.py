@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -13,14 +12,13 @@ from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
 from consilience.inference import CyclicalSGHMC, Inference, Sampler
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, Needs, Pooled, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Bound, Method, Needs, Pooled, ReplyKind, State
 from consilience.method.settings import prolong
 from consilience.task import Task
-from consilience.tree import Tree
 
 
 @dataclass(frozen=True)
-class LocalOnly(Method):
+class LocalOnly(BatchNormed, Bound):
     """Every client keeps to itself; scores are each client's own, and their average.
 
         for each client k, in parallel
@@ -30,17 +28,17 @@ class LocalOnly(Method):
         inference: How a client infers.
     """
 
-    title: ClassVar[str] = "Local only: no federation, the lower bound; in simulation only"
-    name: ClassVar[str] = "local_only"
-    sends: ClassVar[str] = "nothing outside a simulation"
-    silent: ClassVar[bool] = True
-    one_shot: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
-    bound: ClassVar[bool] = True
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
-    everyone: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    common: ClassVar[bool] = False
+    about = About(
+        name="local_only",
+        paper="Local only: no federation, the lower bound; in simulation only",
+        sends="nothing outside a simulation",
+        tasks=("classification", "regression", "counts", "survival"),
+        rounds=ONE_SHOT,
+        everyone=True,
+        reply=ReplyKind.POSTERIOR,
+    )
+    silent = True
+    common = False
 
     inference: Inference = Sampler()
 
@@ -55,12 +53,12 @@ class LocalOnly(Method):
             return task.predictive(state.posterior)
         raise InputError("local_only has a model for each site and none for all: use a method that pools, or mixture.")
 
-    def personal(self, task: Task, state: Pooled, memories: Mapping[int, Tree]) -> dict[int, State]:
-        return {k: State(state.posteriors[k]) for k in memories}
+    def alone(self, state: Pooled, client: int) -> State:
+        return State(state.posteriors[client])
 
 
 @dataclass(frozen=True)
-class ServerOnly(Method):
+class ServerOnly(BatchNormed, Bound):
     """Ask nobody; train on the server's calibration rows.
 
     1   p(θ | calibration rows), by any inference
@@ -69,16 +67,16 @@ class ServerOnly(Method):
         inference: How the server infers: few rows need many passes.
     """
 
-    title: ClassVar[str] = "Server only: trained on the labelled rows the server has; the bound that papers leave out"
-    name: ClassVar[str] = "server_only"
-    needs: ClassVar[Needs] = Needs.LABELS
-    sends: ClassVar[str] = "nothing"
-    silent: ClassVar[bool] = True
-    one_shot: ClassVar[bool] = True
-    bound: ClassVar[bool] = True
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
-    tempers: ClassVar[bool] = False
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        name="server_only",
+        paper="Server only: trained on the labelled rows the server has; the bound that papers leave out",
+        sends="nothing",
+        needs=Needs.LABELS,
+        tasks=("classification", "regression", "counts", "survival"),
+        rounds=ONE_SHOT,
+    )
+    silent = True
+    tempers = False
 
     inference: Inference = CyclicalSGHMC(epochs=200, batch=10)
 
@@ -94,7 +92,7 @@ class ServerOnly(Method):
 
 
 @dataclass(frozen=True)
-class Centralised(Method):
+class Centralised(BatchNormed, Bound):
     """Train on the pooled rows, as nobody here may.
 
     1   p(θ | D₁ ∪ … ∪ D_K), by any inference
@@ -103,14 +101,14 @@ class Centralised(Method):
         inference: How the one client infers.
     """
 
-    title: ClassVar[str] = "Centralised: all data in one place, the upper bound"
-    sends: ClassVar[str] = "everything: this is the bound that federated learning avoids"
-    one_shot: ClassVar[bool] = True
-    bound: ClassVar[bool] = True
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
-    pooled: ClassVar[bool] = True
-    everyone: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        paper="Centralised: all data in one place, the upper bound",
+        sends="everything: this is the bound that federated learning avoids",
+        tasks=("classification", "regression", "counts", "survival"),
+        rounds=ONE_SHOT,
+        everyone=True,
+    )
+    pooled = True
 
     inference: Inference = Sampler()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from consilience.inference import SGD, Inference
 from consilience.inference.layers import features_of, last_linear
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method
+from consilience.method import About, BatchNormed, Method, Rounds
 from consilience.task import Task, classification
 
 
@@ -44,7 +44,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CCVR(Method):
+class CCVR(BatchNormed, Method):
     """Federated averaging; then the last layer is fitted again to draws from Gaussians, one a class.
 
         for the first rounds, federated averaging
@@ -61,11 +61,12 @@ class CCVR(Method):
         refit: How the server fits the last layer.
     """
 
-    sends: ClassVar[str] = "its weights; then, of each class, the mean and covariance of what the last layer gets"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    usual_rounds: ClassVar[int] = 2
-    moves_statistics: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums,)
+    about = About(
+        sends="its weights; then, of each class, the mean and covariance of what the last layer gets",
+        tasks=("classification",),
+        rounds=Rounds(2),
+        types=(Sums,),
+    )
 
     inference: Inference = SGD(epochs=50)
     before: int = 1

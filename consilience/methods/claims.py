@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any, TypeVar, cast
 
 from consilience.errors import InputError
-from consilience.method import Method, name, usual_rounds
+from consilience.inference.capabilities import Promises
+from consilience.method import Bound, Method, Private, name, usual_rounds
+from consilience.method.declared import kind_of, private_rounds, sends_inference
 from consilience.privacy.dp.mechanisms import Privacy
 from consilience.privacy.dp.subsampled import Steps
 
@@ -22,8 +24,7 @@ def privacy_of(method: Method) -> Privacy | None:
     Returns:
         The setting; None where it promises nothing.
     """
-    privacy: Privacy | None = getattr(method, "privacy", None)
-    return privacy
+    return method.privacy
 
 
 def privacy_statement(method: Method) -> dict[str, Any] | None:
@@ -35,10 +36,9 @@ def privacy_statement(method: Method) -> dict[str, Any] | None:
     Returns:
         Values by the names of `privacy` in run.json; None where nothing is promised.
     """
-    own = getattr(getattr(method, "inference", None), "privacy_statement", None)
-    if own is None or not method.sends_inference:
+    if not isinstance(method.inference, Promises) or not sends_inference(method) or isinstance(method, Bound):
         return None
-    return cast(dict[str, Any] | None, own())
+    return method.inference.privacy_statement()
 
 
 def steps_of_round(method: Method) -> Steps | None:
@@ -50,10 +50,9 @@ def steps_of_round(method: Method) -> Steps | None:
     Returns:
         The steps, where its inference takes such and promises something by them.
     """
-    if privacy_statement(method) is None:
+    if privacy_statement(method) is None or not isinstance(method.inference, Promises):
         return None
-    steps: Steps | None = getattr(getattr(method, "inference", None), "steps_of_round", None)
-    return steps
+    return method.inference.steps_of_round
 
 
 def for_rounds(method: M, rounds: int) -> M:
@@ -72,15 +71,17 @@ def for_rounds(method: M, rounds: int) -> M:
     Raises:
         InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
     """
-    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
-    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
-    if not spending:
+    inference: Any = method.inference
+    if method.inner is not None and not isinstance(inference, Promises):
+        inference = method.inner.inference
+    if not isinstance(inference, Promises):
         return method
-    inference = spending[0]
-    if not method.sends_inference and not method.bound:  # bounds infer as the run does, and promise nothing
+    if not sends_inference(method) and not isinstance(
+        method, Bound
+    ):  # bounds infer as the run does, and promise nothing
         raise InputError(
-            f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
-            "method that sends its weights alone."
+            f"{name(method)} sends {method.about.sends}: {type(inference).__name__} cannot answer for all of that. "
+            "Choose a method that sends its weights alone."
         )
     settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
     return cast(M, settled)
@@ -102,7 +103,7 @@ def check_releases(method: Method, rounds: int) -> None:
             f"The privacy of {name(method)} is spent in {usual} round(s), and {rounds} would release more: use "
             f"rounds={usual}."
         )
-    if method.private_rounds and rounds < usual:
+    if private_rounds(method) and rounds < usual:
         raise InputError(
             f"The privacy of {name(method)} is spent in {usual} rounds, most of it in the last, and there are "
             f"{rounds}: use rounds={usual}."
@@ -118,7 +119,7 @@ def check_private(method: Method | type[Method]) -> None:
     Raises:
         InputError: It has no private form.
     """
-    if not method.private:
+    if not issubclass(kind_of(method), Private):
         raise InputError(
             f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
             "one of docs/private.md."

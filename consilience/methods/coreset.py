@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from consilience.inference import SGD, Inference
 from consilience.inference.coreset import BPCfKL, Learned, caution
 from consilience.inference.hmc import infer
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method
+from consilience.method import ONE_SHOT, About, Diagnosed, Method, Reusable
 from consilience.task import Task
 
 
@@ -36,7 +36,7 @@ class CoresetState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CoresetFL(Method):
+class CoresetFL(Reusable, Diagnosed, Method):
     """One round; each client sends a few learned pseudo-rows whose posterior resembles that of its own rows.
 
         for each client m, in parallel
@@ -50,12 +50,14 @@ class CoresetFL(Method):
         mass: How many rows the union counts for; None: as many as the sites have.
     """
 
-    name: ClassVar[str] = "coreset"
-    sends: ClassVar[str] = (
-        "a few learned pseudo-rows, which can look like its own, how near they come to its rows, and how often their "
-        "steps were halved"
+    about = About(
+        name="coreset",
+        sends=(
+            "a few learned pseudo-rows, which can look like its own, how near they come to its rows, and how often "
+            "their steps were halved"
+        ),
+        rounds=ONE_SHOT,
     )
-    one_shot: ClassVar[bool] = True
 
     learn: BPCfKL = BPCfKL()
     downstream: Inference = SGD(epochs=200, batch=50)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from consilience.distributions.posterior import Point
 from consilience.inference.pseudo_rows import starts
 from consilience.inference.unrolled import Distillation, Lessons, join_lessons, train_on_lessons
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method
+from consilience.method import ONE_SHOT, About, Method, Validated
 from consilience.task import Task
 
 
@@ -33,7 +33,7 @@ class Taught(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DOSFL(Method):
+class DOSFL(Validated, Method):
     """One round; each client sends pseudo-rows that teach one common start what its own rows would.
 
         for each client k, in parallel
@@ -44,8 +44,7 @@ class DOSFL(Method):
         learn: How a client distils.
     """
 
-    sends: ClassVar[str] = "learned pseudo-rows and the steps to take on them"
-    one_shot: ClassVar[bool] = True
+    about = About(sends="learned pseudo-rows and the steps to take on them", rounds=ONE_SHOT)
 
     learn: Distillation = Distillation()
 

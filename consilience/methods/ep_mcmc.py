@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from consilience import tree
 from consilience.aggregation.kernels import multiply_kernels
@@ -12,13 +12,13 @@ from consilience.distributions.posterior import Dense, Gaussian, Posterior, Samp
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method, State
+from consilience.method import ONE_SHOT, About, Method, Multiplied, ReplyKind, State
 from consilience.method.settings import added
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class EPMCMC(Method):
+class EPMCMC(Multiplied, Method):
     """One round; multiply approximations of the clients' posteriors over the weights: Gaussians, or kernel densities.
 
         for each client k of K, in parallel
@@ -37,11 +37,12 @@ class EPMCMC(Method):
         sweeps: How many sweeps precede a draw from the product of kernel densities; 0: Gaussians, by `fit`.
     """
 
-    name: ClassVar[str] = "ep_mcmc"
-    sends: ClassVar[str] = "samples of its posterior over the weights"
-    one_shot: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
-    multiplies: ClassVar[bool] = True
+    about = About(
+        name="ep_mcmc",
+        sends="samples of its posterior over the weights",
+        rounds=ONE_SHOT,
+        reply=ReplyKind.POSTERIOR,
+    )
 
     inference: Inference = Sampler()
     fit: Callable[[Samples], Any] = moments

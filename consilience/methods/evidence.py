@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +15,19 @@ from consilience.distributions.posterior import Posterior
 from consilience.distributions.predictive import Categorical, Predictive
 from consilience.inference import SGD, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Knob, Method, State, keep_fields
+from consilience.method import (
+    ONE_SHOT,
+    About,
+    BatchNormed,
+    Diagnosed,
+    Knob,
+    Method,
+    Pooling,
+    Releasable,
+    State,
+    Tunable,
+    keep_fields,
+)
 from consilience.task import Task, label_counts, smooth
 from consilience.tree import Tree
 
@@ -53,7 +65,7 @@ class EvidenceState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EvidencePooling(Method):
+class EvidencePooling(Pooling, Tunable, Releasable, Diagnosed, BatchNormed, Method):
     """One round; pool what each client knows about a class, not how often it sees it. Nothing is needed at the server.
 
         for each client k of K, in parallel
@@ -70,12 +82,12 @@ class EvidencePooling(Method):
         distil: How the server trains one student; None: keep the ensemble.
     """
 
-    name: ClassVar[str] = "evidence"
-    sends: ClassVar[str] = "its weights (or samples of them), and how often it saw each class"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    one_shot: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        name="evidence",
+        sends="its weights (or samples of them), and how often it saw each class",
+        tasks=("classification",),
+        rounds=ONE_SHOT,
+    )
     inference: Inference = SGD(epochs=50)
     penalty: float | None = 0.3
     exponent: float = 1.0
@@ -90,11 +102,6 @@ class EvidencePooling(Method):
         posteriors, counts = zip(*payloads(replies), strict=True)
         pooled = EvidenceState(state.posterior, posteriors, weights(replies), torch.stack(counts))
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)
-
-    def predictive(self, task: Task, state: EvidenceState) -> Predictive:
-        if self.distil:
-            return self.distil.predictive(task, state.posterior)
-        return self.teacher(task, state)
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
         return diagnosis(self.views(task, state, x), state.counts, self.exponent)

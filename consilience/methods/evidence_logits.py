@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from consilience.distributions.predictive import Categorical, Predictive
 from consilience.errors import InputError
 from consilience.inference import SGD, Adam, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method, Needs
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, Needs, Summable
 from consilience.methods.evidence import EvidencePooling
 from consilience.task import Task, smooth
 
@@ -55,7 +55,7 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EvidenceLogits(Method):
+class EvidenceLogits(Summable, BatchNormed, Method):
     """One round; where weights must not leave, clients send C numbers for each of the server's inputs instead.
 
         the server sends its unlabelled inputs
@@ -71,12 +71,13 @@ class EvidenceLogits(Method):
         distil: How the server trains the student.
     """
 
-    name: ClassVar[str] = "evidence_logits"
-    needs: ClassVar[Needs] = Needs.INPUTS
-    sends: ClassVar[str] = "class scores for the server's inputs, and how often it saw each class"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    one_shot: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        name="evidence_logits",
+        sends="class scores for the server's inputs, and how often it saw each class",
+        needs=Needs.INPUTS,
+        tasks=("classification",),
+        rounds=ONE_SHOT,
+    )
 
     inference: Inference = SGD(epochs=50)
     penalty: float | None = 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from consilience.distributions.posterior import Point
 from consilience.distributions.predictive import Predictive, log_prob, tempered
 from consilience.inference import SGD, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method, State
+from consilience.method import About, BatchNormed, Diagnosed, Method, Pooling, Releasable, Rounds, State, Validated
 from consilience.methods.evidence import PENALTIES, Evidence, EvidencePooling, EvidenceState
 from consilience.task import Task
 from consilience.tree import Tree
@@ -23,7 +23,7 @@ GRID = [(penalty, t) for penalty in PENALTIES for t in TEMPERATURES]
 
 
 @dataclass(frozen=True)
-class EvidenceTuned(Method):
+class EvidenceTuned(Pooling, Validated, Releasable, Diagnosed, BatchNormed, Method):
     """Two rounds; evidence pooling, then one small message a client to choose λ and a temperature. No server data.
 
         for each client k of K, in parallel
@@ -39,14 +39,14 @@ class EvidenceTuned(Method):
         aside: Share of a client's rows to choose by.
     """
 
-    name: ClassVar[str] = "evidence_tuned"
-    sends: ClassVar[str] = "what evidence pooling sends, then one number for each λ and temperature tried"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    usual_rounds: ClassVar[int] = 2
-    everyone: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Evidence, EvidenceState)
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        name="evidence_tuned",
+        sends="what evidence pooling sends, then one number for each λ and temperature tried",
+        tasks=("classification",),
+        rounds=Rounds(2),
+        everyone=True,
+        types=(Evidence, EvidenceState),
+    )
     inference: Inference = SGD(epochs=50)
     exponent: float = 1.0
     aside: float = 0.2
@@ -77,7 +77,7 @@ class EvidenceTuned(Method):
             return "it sums log-probabilities to more than 0."
         return None
 
-    def predictive(self, task: Task, state: EvidenceState) -> Predictive:
+    def teacher(self, task: Task, state: EvidenceState) -> Predictive:
         penalty, temperature = torch.as_tensor(state.chosen).tolist()
         teacher = self.pool(penalty).teacher(task, state)
         return lambda x: tempered(teacher(x), temperature)

@@ -6,31 +6,42 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from consilience import tree
 from consilience.aggregation.summands import Summation, Total
 from consilience.distributions.likelihood import Heteroscedastic
 from consilience.distributions.posterior import Point
-from consilience.distributions.predictive import Distribution, Predictive
+from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
-from consilience.glm.fitting import LEAST, SHARES, TEMPERATURES, Head, as_point, fit
+from consilience.glm.fitting import SHARES, Head, as_point, at_an_end, fit, least_share
 from consilience.glm.heads import Classes, OneHot, Ridge
-from consilience.glm.noisy import Noisy, fit_noisy, read_release, sum_bounded
+from consilience.glm.noisy import Noisy, fit_replies, sum_bounded
+from consilience.glm.predictions import predict_head
 from consilience.glm.problem import check_bounded, classes_of, warn_of_few_rows
 from consilience.glm.spectrum import Spectrum
-from consilience.glm.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
-from consilience.inference.fast.shared import run_once
+from consilience.glm.sums import Sums, add, check_memory, compress, doubt, sum_rows
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Knob, Method, keep_fields
+from consilience.method import (
+    ONE_SHOT,
+    About,
+    Diagnosed,
+    Knob,
+    Method,
+    OnFeatures,
+    Private,
+    Releasable,
+    ReplyKind,
+    Summable,
+    Tunable,
+    Validated,
+    keep_fields,
+)
 from consilience.method.settings import added
 from consilience.models.maps import feature_map, last_layer
-from consilience.models.remembered import remember
-from consilience.privacy.dp.mechanisms import Privacy, Released, add_released
-from consilience.privacy.entropy import Source
+from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -54,7 +65,7 @@ class ExactState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ExactPooling(Method):
+class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable, Diagnosed, Method):
     """One round; sums that are the same however the rows are split, so that the answer is that of all rows together.
 
         for each client k of K, in parallel
@@ -73,14 +84,14 @@ class ExactPooling(Method):
         rates: Likewise.
     """
 
-    name: ClassVar[str] = "exact"
-    sends: ClassVar[str] = "sums over its rows: a Gram matrix of the features, and their sums by class"
-    one_shot: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
-    heads: ClassVar[bool] = True
-    own_prior: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, Released)
-    private: ClassVar[bool] = True
+    about = About(
+        name="exact",
+        sends="sums over its rows: a Gram matrix of the features, and their sums by class",
+        rounds=ONE_SHOT,
+        reply=ReplyKind.SUM,
+        types=(Sums, Spectrum, Classes, Released),
+    )
+    own_prior = True
 
     head: Head | None = None
     share: float | None = None
@@ -106,17 +117,11 @@ class ExactPooling(Method):
         if self.privacy is not None:
             clipped = sum_bounded(feature_map(task.model), client.data, classes_of(task), self.privacy)
             return Reply(clipped, 0 * client.data.size)  # how many rows there are is not said without noise
-        asked = classes_of(task), self.chosen_head(task).by_class
-        sums = run_once(lambda: summarise(feature_map(task.model), client.data, *asked), task.model, client.data, asked)
+        sums = sum_rows(task.model, client.data, classes_of(task), self.chosen_head(task).by_class)
         return Reply(compress(sums, WIRES[self.wire]), client.data.size)  # 1
 
     def sums_by_class(self, task: Task) -> bool:
         return self.privacy is None and self.chosen_head(task).by_class
-
-    def protect(self, reply: Reply, source: Source) -> Reply:
-        if self.privacy is None:
-            return reply
-        return reply._replace(send=self.privacy.add_noise(reply.send, source))
 
     def aggregate(self, task: Task, state: ExactState, replies: Sequence[Received], server: Server) -> ExactState:
         if self.privacy is not None:
@@ -138,7 +143,9 @@ class ExactPooling(Method):
         return predict_with(task, self.chosen_head(task), state)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
-        penalty = float(getattr(state.fit, "share", torch.nan))
+        penalty = math.nan
+        if isinstance(state.fit, (Spectrum, Classes)):
+            penalty = float(state.fit.share)
         diagnosis = {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": penalty}
         if self.share is None and self.privacy is None and isinstance(state.totals, Sums):
             diagnosis |= at_an_end(penalty, least_share(self.wire, state.totals))
@@ -180,41 +187,6 @@ class ExactPooling(Method):
         if classes_of(task) is None:
             return Noisy(Ridge(), self.privacy)
         return Noisy(OneHot(floor=False, rates=False), self.privacy)  # class shares are not released
-
-
-def least_share(wire: str, totals: Sums) -> float:
-    """Find the smallest λ/n above what rounding does to a Gram matrix.
-
-    Args:
-        wire: The precision in which sums are sent.
-        totals: The sums.
-
-    Returns:
-        The norm of the rounding errors, roughly; next to nothing where sums are sent in double precision.
-    """
-    if wire == "float16":
-        return 2**-13 * math.sqrt(totals.features)
-    if wire == "float32":
-        return 2**-24 * math.sqrt(totals.features)
-    return LEAST
-
-
-def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str, dict[str, float]]:
-    """Tell which settings were chosen at an end of what was tried.
-
-    Args:
-        share: λ/n.
-        least: The smallest that it could be.
-        temperature: The temperature.
-
-    Returns:
-        The settings at an end as a diagnosis; empty where none is.
-    """
-    ranges = {"λ/n": (share, least, SHARES[-1]), "temperature": (temperature, TEMPERATURES[0], TEMPERATURES[-1])}
-    ends = {name: value for name, (value, low, high) in ranges.items() if value <= 1.001 * low or value >= 0.999 * high}
-    if not ends:
-        return {}
-    return {"at_end_of_range": ends}
 
 
 def check_problem(task: Task, head: Head) -> None:
@@ -260,24 +232,6 @@ def check_private_problem(
         )
 
 
-def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part: float = 1.0) -> Spectrum:
-    """Add up what clients released, and fit a head to it.
-
-    Args:
-        task: The statistical problem.
-        replies: The clients' releases.
-        privacy: The setting.
-        part: The share of μ² that they spent.
-
-    Returns:
-        The fit, which knows of the noise.
-    """
-    layer = last_layer(task.model)
-    total = add_released(payloads(replies))
-    privacy.check_shares(total)
-    return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))
-
-
 def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictive:
     """Predict from a state.
 
@@ -289,14 +243,6 @@ def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictiv
     Returns:
         The model, in chunks of rows.
     """
-    if not len(state.fit):
+    if not isinstance(state.fit, (Spectrum, Classes)):
         return task.predictive(state.posterior)
-    features = feature_map(task.model)
-
-    @torch.no_grad()
-    def predict(x: Tensor) -> Distribution:
-        whole: Distribution = tree.concatenate(head.predict(state.fit, features(part)) for part in in_parts(x))
-        typed: Distribution = tree.map(lambda leaf: leaf.to(x.dtype), whole)
-        return typed
-
-    return lambda x: remember(lambda: predict(x), predict_with, head, task.model, *tree.leaves(state.fit), x)
+    return predict_head(task, head, state.fit)

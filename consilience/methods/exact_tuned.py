@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,22 +12,30 @@ from torch import Tensor
 from consilience.aggregation.summands import Summation
 from consilience.distributions.predictive import Predictive, log_prob, tempered
 from consilience.errors import InputError
-from consilience.glm.fitting import SHARES, TEMPERATURES, Head, as_point, fit, prepared
+from consilience.glm.fitting import SHARES, TEMPERATURES, Head, as_point, at_an_end, fit, least_share, prepared
 from consilience.glm.heads import Classes, Discriminant, OneHot, Ridge
-from consilience.glm.noisy import LOG_TEMPERATURES, choose_temperature, sum_scores
+from consilience.glm.noisy import LOG_TEMPERATURES, choose_temperature, fit_replies, sum_scores
 from consilience.glm.problem import classes_of, warn_of_few_rows
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import Sums, in_chunks, whole_gram
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method
+from consilience.method import (
+    About,
+    Diagnosed,
+    Method,
+    OnFeatures,
+    Private,
+    Releasable,
+    ReplyKind,
+    Rounds,
+    Summable,
+    Validated,
+)
 from consilience.method.settings import added
 from consilience.methods.exact import (
     ExactPooling,
     ExactState,
-    at_an_end,
     check_problem,
-    fit_replies,
-    least_share,
     predict_with,
 )
 from consilience.models.maps import feature_map
@@ -42,7 +50,7 @@ GRID = [(share, t) for share in SHARES for t in TEMPERATURES]
 
 
 @dataclass(frozen=True)
-class ExactTuned(Method):
+class ExactTuned(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Method):
     """Two rounds; exact pooling, then one small message a client to choose head, λ and temperature. No row set aside.
 
         for each client k of K, in parallel
@@ -61,15 +69,15 @@ class ExactTuned(Method):
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
     """
 
-    name: ClassVar[str] = "exact_tuned"
-    sends: ClassVar[str] = "sums over its rows, as exact pooling does, then one number for each setting tried"
-    usual_rounds: ClassVar[int] = 2
-    everyone: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
-    heads: ClassVar[bool] = True
-    own_prior: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, ExactState, Released)
-    private: ClassVar[bool] = True
+    about = About(
+        name="exact_tuned",
+        sends="sums over its rows, as exact pooling does, then one number for each setting tried",
+        rounds=Rounds(2),
+        everyone=True,
+        reply=ReplyKind.SUM,
+        types=(Sums, Spectrum, Classes, ExactState, Released),
+    )
+    own_prior = True
 
     candidates: tuple[Head, ...] | None = None
     wire: str = "float64"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -13,13 +12,13 @@ from consilience.aggregation.summands import Mean, Summation
 from consilience.distributions.posterior import Posterior, average
 from consilience.inference import SGD, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, State
+from consilience.method import About, BatchNormed, Method, ReplyKind, State, Summable
 from consilience.method.settings import added
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
+class FedAvg(Summable, BatchNormed, Method):
     """Average the clients' weights, each counted by its number of examples.
 
     for each round
@@ -34,11 +33,7 @@ class FedAvg(Method):
             `median` or `trimmed`, which no single client decides.
     """
 
-    shares: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    sends_inference: ClassVar[bool] = True
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
-    sums: ClassVar[bool] = True
+    about = About(tasks=("classification", "regression", "counts"), reply=ReplyKind.POSTERIOR)
 
     inference: Inference = SGD()
     equal: bool = False
@@ -52,10 +47,6 @@ class FedAvg(Method):
         if self.equal:
             shares = torch.ones(len(replies))
         return State(self.rule(payloads(replies), shares))  # 2
-
-    @property
-    def averages(self) -> bool:
-        return not self.equal and self.rule is average
 
     def summation(self) -> Summation | None:
         if self.rule is average:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from consilience import tree
 from consilience.aggregation.distil import Distil
 from consilience.aggregation.ensembles import Ensemble, Ensembled
-from consilience.distributions.posterior import Samples
+from consilience.distributions.posterior import Point, Samples
 from consilience.distributions.predictive import Categorical, Distribution, Predictive, tempered
 from consilience.errors import InputError
 from consilience.inference import SWA
-from consilience.messages import Client, Received, Reply, Server, weights
-from consilience.method import Method
+from consilience.messages import Client, Received, Reply, Server, payloads, weights
+from consilience.method import BatchNormed, Bound, Diagnosed, Method, Pooling, name
 from consilience.methods.fedavg import FedAvg
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class FedBE(Method):
+class FedBE(Pooling, Diagnosed, BatchNormed, Method):
     """Take the clients' models for draws of one posterior, draw more, and distil their ensemble into the next start.
 
     for each round
@@ -39,9 +39,6 @@ class FedBE(Method):
         monitor: Whether to score ensemble and student, or average, side by side in every round.
     """
 
-    by_site: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-
     inner: Method = FedAvg()
     ensemble: Ensemble = Ensemble()
     sharpen: float = 2.0
@@ -49,7 +46,7 @@ class FedBE(Method):
     monitor: bool = False
 
     def __post_init__(self) -> None:
-        if self.inner.one_shot or self.inner.bound or isinstance(self.inner, FedBE):
+        if self.inner.about.one_shot or isinstance(self.inner, (Bound, FedBE)):
             raise InputError("FedBE wraps a method of many rounds: set `inner` to fedavg, fedprox or scaffold.")
 
     def init(self, task: Task, server: Server) -> Ensembled:
@@ -68,7 +65,8 @@ class FedBE(Method):
     def aggregate(self, task: Task, state: Ensembled, replies: Sequence[Received], server: Server) -> Ensembled:
         replies = sorted(replies, key=lambda reply: reply.client)
         inner = self.inner.aggregate(task, state.inner, replies, server)  # 2
-        members = self.ensemble(self.inner.points(replies), weights(replies), inner.posterior, server.key.fold(0))  # 3
+        points = points_of(self.inner, replies)
+        members = self.ensemble(points, weights(replies), inner.posterior, server.key.fold(0))  # 3
         ensembled = Ensembled.of(inner, members)
         if self.distil is None or (len(replies) < 2 and self.distil.keeps_shape(task)):
             return ensembled
@@ -76,10 +74,8 @@ class FedBE(Method):
         student = self.distil.student(task, teacher, [inner.posterior], server.inputs, server.key.fold(1))  # 5
         return ensembled.taught(student, self.distil.keeps_shape(task))
 
-    def predictive(self, task: Task, state: Ensembled) -> Predictive:
-        if self.distil is None:
-            return task.predictive(state.posteriors[0])
-        return self.distil.predictive(task, state.posterior)
+    def teacher(self, task: Task, state: Ensembled) -> Predictive:
+        return task.predictive(state.posteriors[0])
 
     def monitored(self, task: Task, state: Ensembled) -> dict[str, Predictive]:
         if not self.monitor:
@@ -87,6 +83,31 @@ class FedBE(Method):
         if self.distil is None:
             return {"average": task.predictive(state.posterior)}
         return {"ensemble": task.predictive(state.posteriors[0])}
+
+
+def points_of(inner: Method, replies: Sequence[Received]) -> tuple[Point, ...]:
+    """Find the clients' weights in what they sent: alone, or first of several things.
+
+    Args:
+        inner: What the clients did.
+        replies: Their replies.
+
+    Returns:
+        Their weights.
+
+    Raises:
+        InputError: The clients send no weights.
+    """
+    points = []
+    for payload in payloads(replies):
+        point = payload if isinstance(payload, Point) else next(iter(payload), None)
+        if isinstance(point, Point):
+            points.append(point)
+    if len(points) < len(replies):
+        raise InputError(
+            f"Clients of {name(inner)} do not send their weights: choose another inner method, for example fedavg."
+        )
+    return tuple(points)
 
 
 def sharpened(p: Distribution, power: float) -> Distribution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from consilience.distributions.softmax import log_softmax
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, Pooled, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, Pooled, Pooling, ShowsInputs, State
 from consilience.method.settings import added
 from consilience.task import Task
 
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedKT(Method):
+class FedKT(Pooling, ShowsInputs, BatchNormed, Method):
     """One round; the clients' models vote on the server's inputs, and a student learns the winners.
 
         for each client k of K, in parallel
@@ -58,11 +58,7 @@ class FedKT(Method):
             sent to the clients. 1 leaves the tier out, as the program of Hasan 2023 does.
     """
 
-    sends: ClassVar[str] = "the weights of a few models"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    one_shot: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(sends="the weights of a few models", tasks=("classification",), rounds=ONE_SHOT)
 
     inference: Inference = SGD()
     models: int = 2
@@ -111,9 +107,7 @@ class FedKT(Method):
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
         return distil_pool(self.distil, task, pooled, lambda x: winners(self.votes(task, pooled, x)), server)  # 4
 
-    def predictive(self, task: Task, state: Pooled) -> Predictive:
-        if self.distil:
-            return self.distil.predictive(task, state.posterior)
+    def teacher(self, task: Task, state: Pooled) -> Predictive:
         return lambda x: Categorical(log_softmax((self.votes(task, state, x) + 0.5).log()))
 
     def votes(self, task: Task, state: Pooled, x: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from consilience.aggregation.layers import damp_factors, merge_by_layers
 from consilience.distributions.posterior import Point, centre
@@ -13,13 +12,13 @@ from consilience.errors import InputError
 from consilience.inference import SGD, Inference
 from consilience.inference.layers import Layers, label_gradient, layer_moments
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, State
 from consilience.methods.fisher import Layered
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class FedLPA(Method):
+class FedLPA(BatchNormed, Method):
     """One round; multiply the clients' layer-wise Gaussian posteriors, and take the product's mean.
 
         for each client k of K, in parallel
@@ -36,10 +35,11 @@ class FedLPA(Method):
         ridge: λ, the precision that each row gives to each weight beside the curvature.
     """
 
-    sends: ClassVar[str] = "its weights, and second moments of its layers' inputs and gradients"
-    one_shot: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Layers, Layered)
+    about = About(
+        sends="its weights, and second moments of its layers' inputs and gradients",
+        rounds=ONE_SHOT,
+        types=(Layers, Layered),
+    )
 
     inference: Inference = SGD(epochs=50)
     ridge: float = 1e-3

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from consilience import tree
 from consilience.aggregation.averages import Average
+from consilience.aggregation.summands import Mean, Summation
 from consilience.distributions.posterior import Point, average
 from consilience.inference import SGD, Inference
 from consilience.inference.optimisers import Descent, FederatedAdam, Yogi
 from consilience.messages import Client, Received, Reply, Server
-from consilience.method import Method, Stepped, server_step
+from consilience.method import About, BatchNormed, Method, ReplyKind, Stepped, Summable, server_step
 from consilience.method.settings import added
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class FedAdam(Method):
+class FedAdam(Summable, BatchNormed, Method):
     """Take the clients' average step as a gradient for Adam at the server.
 
     for each round
@@ -38,12 +38,10 @@ class FedAdam(Method):
             `median` or `trimmed`, which no single client decides.
     """
 
-    title: ClassVar[str] = "FedAdam"
-    source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
-    shares: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    sends_inference: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
+    about = About(
+        paper="FedAdam.  Reddi et al., ICLR 2021, Algorithm 2.",
+        reply=ReplyKind.POSTERIOR,
+    )
 
     inference: Inference = SGD()
     rate: float = 0.1
@@ -62,9 +60,10 @@ class FedAdam(Method):
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
         return server_step(task, state, self.adam, replies, self.rule)  # 2, 3, 4
 
-    @property
-    def averages(self) -> bool:
-        return self.rule is average
+    def summation(self) -> Summation | None:
+        if self.rule is average:
+            return Mean()
+        return None
 
     @property
     def adam(self) -> FederatedAdam:
@@ -73,7 +72,7 @@ class FedAdam(Method):
 
 
 @dataclass(frozen=True)
-class FedAvgM(Method):
+class FedAvgM(Summable, BatchNormed, Method):
     """Take the clients' average step as a gradient for momentum descent at the server.
 
     for each round
@@ -90,12 +89,10 @@ class FedAvgM(Method):
             `median` or `trimmed`, which no single client decides.
     """
 
-    title: ClassVar[str] = "FedAvgM, server momentum"
-    source: ClassVar[str] = "Hsu et al., 2019; Chen and Chao, ICLR 2021, §5."
-    shares: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    sends_inference: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
+    about = About(
+        paper="FedAvgM, server momentum.  Hsu et al., 2019; Chen and Chao, ICLR 2021, §5.",
+        reply=ReplyKind.POSTERIOR,
+    )
 
     inference: Inference = SGD()
     rate: float = 1.0
@@ -112,9 +109,10 @@ class FedAvgM(Method):
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
         return server_step(task, state, self.descent, replies, self.rule)  # 2, 3
 
-    @property
-    def averages(self) -> bool:
-        return self.rule is average
+    def summation(self) -> Summation | None:
+        if self.rule is average:
+            return Mean()
+        return None
 
     @property
     def descent(self) -> Descent:
@@ -123,7 +121,7 @@ class FedAvgM(Method):
 
 
 @dataclass(frozen=True)
-class FedYogi(Method):
+class FedYogi(Summable, BatchNormed, Method):
     """Take the clients' average step as a gradient for an adaptive optimiser at the server.
 
     for each round
@@ -144,12 +142,10 @@ class FedYogi(Method):
         start: Where v starts; None: at τ², as in the paper. The released program of Hasan 2023 starts at 0.
     """
 
-    title: ClassVar[str] = "FedYogi, called AdaptFL in Hasan 2023"
-    source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
-    shares: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    sends_inference: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
+    about = About(
+        paper="FedYogi, called AdaptFL in Hasan 2023.  Reddi et al., ICLR 2021, Algorithm 2.",
+        reply=ReplyKind.POSTERIOR,
+    )
 
     inference: Inference = SGD()
     rate: float = 0.1
@@ -169,9 +165,10 @@ class FedYogi(Method):
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
         return server_step(task, state, self.yogi, replies, self.rule)  # 2, 3, 4
 
-    @property
-    def averages(self) -> bool:
-        return self.rule is average
+    def summation(self) -> Summation | None:
+        if self.rule is average:
+            return Mean()
+        return None
 
     @property
     def yogi(self) -> Yogi:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -20,12 +19,12 @@ from consilience.inference import SGD, Inference
 from consilience.inference.layers import last_linear, resized
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method, Pooled, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, Pooled, Pooling, State
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class FedOV(Method):
+class FedOV(Pooling, BatchNormed, Method):
     """One round; clients learn to say "unknown", and the known part of their votes is added up.
 
         for each client k of K, in parallel
@@ -38,11 +37,11 @@ class FedOV(Method):
         outliers: How many outliers there are for each row.
     """
 
-    sends: ClassVar[str] = "its weights, with one more output for the unknown"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    one_shot: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        sends="its weights, with one more output for the unknown",
+        tasks=("classification",),
+        rounds=ONE_SHOT,
+    )
 
     inference: Inference = SGD(epochs=50)
     outliers: int = 1
@@ -63,7 +62,7 @@ class FedOV(Method):
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
         return Pooled(state.posterior, payloads(replies), torch.full((len(replies),), 1 / len(replies)))
 
-    def predictive(self, task: Task, state: Pooled) -> Predictive:
+    def teacher(self, task: Task, state: Pooled) -> Predictive:
         if isinstance(state, State):
             return lambda x: known(open_set(task).predictive(state.posterior)(x))
         voters = [open_set(task).predictive(posterior) for posterior in state.posteriors]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
 from consilience.inference.optimisers import Descent, Optimiser
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, Stepped
+from consilience.method import About, Method, ReplyKind, Stepped, Summable
 from consilience.method.settings import added
 from consilience.task import Task
 from consilience.tree import Params
@@ -34,7 +34,7 @@ class Recent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedPA(Method):
+class FedPA(Summable, Method):
     """Find the mean of the product of Gaussian posteriors, as a fixed point of federated optimisation.
 
     for each round
@@ -53,8 +53,7 @@ class FedPA(Method):
             2023 does; 0: those of this round alone.
     """
 
-    sends: ClassVar[str] = "one vector as long as its weights"
-    sums: ClassVar[bool] = True
+    about = About(sends="one vector as long as its weights", reply=ReplyKind.MEAN)
 
     inference: Inference = Sampler()
     rho: float = 0.4
@@ -91,10 +90,6 @@ class FedPA(Method):
         gradient = tree.ravel(tree.mean(payloads(replies), weights(replies)))
         theta, optimiser = self.optimiser.step(tree.ravel(before), gradient, state.optimiser, self.optimiser.rate)  # 4
         return Stepped(Point(tree.unravel(theta, before)), optimiser)
-
-    @property
-    def averages(self) -> bool:
-        return True
 
 
 def remember(recent: Recent, samples: Tensor) -> Recent:

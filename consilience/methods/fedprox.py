@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from consilience.aggregation.averages import Average
+from consilience.aggregation.summands import Mean, Summation
 from consilience.distributions.penalties import Tilt, proximal, proximal_norm
 from consilience.distributions.posterior import Point, average
 from consilience.inference import SGD, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, State
+from consilience.method import About, BatchNormed, Method, ReplyKind, State, Summable
 from consilience.method.settings import added
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class FedProx(Method):
+class FedProx(Summable, BatchNormed, Method):
     """Federated averaging with a penalty on the distance from where the round began.
 
     for each round
@@ -33,10 +33,7 @@ class FedProx(Method):
             `median` or `trimmed`, which no single client decides.
     """
 
-    moves_statistics: ClassVar[bool] = True
-    sends_inference: ClassVar[bool] = True
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
-    sums: ClassVar[bool] = True
+    about = About(tasks=("classification", "regression", "counts"), reply=ReplyKind.WEIGHTS)
 
     inference: Inference = SGD()
     mu: float = 0.01
@@ -52,6 +49,7 @@ class FedProx(Method):
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         return State(self.rule(payloads(replies), weights(replies)))  # 2
 
-    @property
-    def averages(self) -> bool:
-        return self.rule is average
+    def summation(self) -> Summation | None:
+        if self.rule is average:
+            return Mean()
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from consilience.inference import SGD, Inference
 from consilience.inference.layers import last_linear, resized
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, State
+from consilience.method import About, BatchNormed, Method, Pooling, Rounds, State
 from consilience.task import Task, classification
 
 
@@ -49,7 +49,7 @@ class Stack(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FENS(Method):
+class FENS(Pooling, BatchNormed, Method):
     """One round of training; then light rounds in which clients learn how to combine the models.
 
         for each client k of K, in parallel, in the first round
@@ -66,11 +66,11 @@ class FENS(Method):
         hidden: How many units the aggregator has.
     """
 
-    sends: ClassVar[str] = "its weights; then those of a small network on all clients' outputs"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    usual_rounds: ClassVar[int] = 11
-    by_site: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        sends="its weights; then those of a small network on all clients' outputs",
+        tasks=("classification",),
+        rounds=Rounds(11),
+    )
 
     inference: Inference = SGD(epochs=50)
     light: Inference = SGD(epochs=5)
@@ -101,7 +101,7 @@ class FENS(Method):
         start = start_aggregator(self.combination(task, 1), len(models), server.key)
         return FENSState(state.posterior, models, weights(replies), start)
 
-    def predictive(self, task: Task, state: Any) -> Predictive:
+    def teacher(self, task: Task, state: Any) -> Predictive:
         if isinstance(state, State):
             return task.predictive(state.posterior)
         model = self.combination(task, len(state.posteriors)).predictive(state.aggregator)

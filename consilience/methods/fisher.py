@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from consilience import tree
 from consilience.aggregation.layers import merge_by_layers, merge_by_weight
@@ -14,7 +14,7 @@ from consilience.inference import SGD, Inference
 from consilience.inference.laplace import ggn, sum_curvature
 from consilience.inference.layers import Layers, curvature_root, layer_moments
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, State
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -44,7 +44,7 @@ class Layered(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FisherMerging(Method):
+class FisherMerging(BatchNormed, Method):
     """One round; average every weight by the Fisher information that each client has about it.
 
         for each client k of K, in parallel
@@ -56,12 +56,12 @@ class FisherMerging(Method):
         inference: How a client trains.
     """
 
-    title: ClassVar[str] = "Fisher merging"
-    source: ClassVar[str] = "Matena and Raffel, NeurIPS 2022"
-    name: ClassVar[str] = "fisher_merging"
-    sends: ClassVar[str] = "its weights, and how sharply its rows determine each of them"
-    one_shot: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
+    about = About(
+        name="fisher_merging",
+        paper="Fisher merging.  Matena and Raffel, NeurIPS 2022",
+        sends="its weights, and how sharply its rows determine each of them",
+        rounds=ONE_SHOT,
+    )
 
     inference: Inference = SGD(epochs=50)
 
@@ -77,7 +77,7 @@ class FisherMerging(Method):
 
 
 @dataclass(frozen=True)
-class FedFisher(Method):
+class FedFisher(BatchNormed, Method):
     """One round; the weights that lose least at all clients together, by Kronecker-factored Fisher information.
 
         for each client k of K, in parallel
@@ -92,13 +92,13 @@ class FedFisher(Method):
         damping: What holds θ where no rows have looked, in units of a layer's mean curvature.
     """
 
-    title: ClassVar[str] = "FedFisher"
-    source: ClassVar[str] = "Jhunjhunwala, Wang and Joshi, AISTATS 2024 (K-FAC; solved, not descended)"
-    name: ClassVar[str] = "fedfisher"
-    sends: ClassVar[str] = "its weights, and second moments of its layers' inputs and gradients"
-    one_shot: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Layers,)
+    about = About(
+        name="fedfisher",
+        paper="FedFisher.  Jhunjhunwala, Wang and Joshi, AISTATS 2024 (K-FAC; solved, not descended)",
+        sends="its weights, and second moments of its layers' inputs and gradients",
+        rounds=ONE_SHOT,
+        types=(Layers,),
+    )
 
     inference: Inference = SGD(epochs=50)
     damping: float = 0.1

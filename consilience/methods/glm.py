@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ from consilience.glm.private import (
 from consilience.glm.problem import classes_of, layer_of, priors_of, warn_of_few_rows
 from consilience.glm.sums import Sums, add, check_memory
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method
+from consilience.method import About, Diagnosed, Method, OnFeatures, Private, ReplyKind, Rounds, Summable, Validated
 from consilience.method.settings import added
 from consilience.models.maps import last_layer
 from consilience.privacy.dp.mechanisms import Privacy, Released
@@ -59,7 +59,7 @@ class GLMState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GLM(Method):
+class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
     """Logistic, linear, Poisson or Cox regression on fixed features: the mode of all rows, and its Laplace posterior.
 
         for each client k of K, in parallel, in the first round
@@ -84,17 +84,16 @@ class GLM(Method):
         compare: Whether sites send their own fits, by which the table of effects says how much sites differ.
     """
 
-    name: ClassVar[str] = "glm"
-    sends: ClassVar[str] = "sums: a Gram matrix, then gradients; of few weights Hessians, of plain columns its own fit"
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
-    usual_rounds: ClassVar[int] = 8
-    everyone: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
-    heads: ClassVar[bool] = True
-    explains: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Told, OwnFit, Released, Last, NoisyDerivatives)
-    private: ClassVar[bool] = True
-    private_rounds: ClassVar[int] = PRIVATE_ROUNDS
+    about = About(
+        name="glm",
+        sends="sums: a Gram matrix, then gradients; of few weights Hessians, of plain columns its own fit",
+        tasks=("classification", "regression", "counts", "survival"),
+        rounds=Rounds(8),
+        everyone=True,
+        reply=ReplyKind.SUM,
+        types=(Sums, Derivatives, Search, Told, OwnFit, Released, Last, NoisyDerivatives),
+    )
+    private_rounds = PRIVATE_ROUNDS
 
     largest: int = 1500
     tolerance: float = 1e-8

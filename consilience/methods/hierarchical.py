@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,18 @@ from consilience.glm.sums import Sums, doubt, summarise
 from consilience.glm.too_sure import warn_of_strong_effects
 from consilience.inference import Inference, Laplace, MultipleImputation, Newton, VariationalGaussian
 from consilience.messages import Client, Received, Reply, Server
-from consilience.method import Method, keep_fields
+from consilience.method import (
+    About,
+    Diagnosed,
+    Imputable,
+    Method,
+    OnFeatures,
+    Personal,
+    Releasable,
+    Rounds,
+    Validated,
+    keep_fields,
+)
 from consilience.method.settings import added
 from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task
@@ -65,7 +76,7 @@ class HierarchicalState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Hierarchical(Method):
+class Hierarchical(OnFeatures, Personal, Validated, Releasable, Imputable, Diagnosed, Method):
     """Sites have weights of their own, θₖ ~ N(μ, T): each learns from all as far as they are alike.
 
         for each client k of K, in parallel
@@ -93,12 +104,12 @@ class Hierarchical(Method):
             alone few rows are taken for more than they say, and sites for more alike than they are.
     """
 
-    name: ClassVar[str] = "hierarchical"
-    sends: ClassVar[str] = "a Gaussian over its weights without the prior: a whole precision matrix"
-    usual_rounds: ClassVar[int] = 1
-    heads: ClassVar[bool] = True
-    explains: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Hierarchy)
+    about = About(
+        name="hierarchical",
+        sends="a Gaussian over its weights without the prior: a whole precision matrix",
+        rounds=Rounds(1),
+        types=(Sums, Hierarchy),
+    )
 
     mode: Inference = Newton()
     scale: float = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from consilience import tree
 from consilience.distributions.posterior import Point, average
@@ -13,7 +13,7 @@ from consilience.inference.gradient import full_gradient
 from consilience.inference.kernels import Held
 from consilience.inference.optimisers import Descent, Optimiser
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, Stepped
+from consilience.method import About, BatchNormed, Method, ReplyKind, Rounds, Stepped, Summable
 from consilience.task import Task
 from consilience.tree import Params, Tree
 
@@ -33,7 +33,7 @@ class Mimed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mime(Method):
+class Mime(Summable, BatchNormed, Method):
     """Make every local step what a step on all clients' rows would be; one of the paper's rounds is two of ours.
 
     for each round
@@ -51,12 +51,12 @@ class Mime(Method):
         batch: Rows a step.
     """
 
-    title: ClassVar[str] = "MIME"
-    source: ClassVar[str] = "Karimireddy et al., NeurIPS 2021, Algorithm 1; d'Hondt et al. 2024, §5.1."
-    sends: ClassVar[str] = "its gradient where the round began, then its weights"
-    usual_rounds: ClassVar[int] = 20
-    moves_statistics: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
+    about = About(
+        paper="MIME.  Karimireddy et al., NeurIPS 2021, Algorithm 1; d'Hondt et al. 2024, §5.1.",
+        sends="its gradient where the round began, then its weights",
+        rounds=Rounds(20),
+        reply=ReplyKind.MEAN,
+    )
 
     optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)
     epochs: int = 10
@@ -89,13 +89,9 @@ class Mime(Method):
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 4
         return Mimed(mean, memory, ())  # 5
 
-    @property
-    def averages(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
-class MimeLite(Method):
+class MimeLite(Summable, BatchNormed, Method):
     """Take every local step with the memory of the server's optimiser, which stays as it is while the clients train.
 
     for each round
@@ -111,12 +107,12 @@ class MimeLite(Method):
         batch: Rows a step.
     """
 
-    title: ClassVar[str] = "MimeLite"
-    source: ClassVar[str] = "Karimireddy et al., NeurIPS 2021, Algorithm 1 without the correction."
-    name: ClassVar[str] = "mimelite"
-    sends: ClassVar[str] = "its weights and its gradient where the round began"
-    moves_statistics: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
+    about = About(
+        name="mimelite",
+        paper="MimeLite.  Karimireddy et al., NeurIPS 2021, Algorithm 1 without the correction.",
+        sends="its weights and its gradient where the round began",
+        reply=ReplyKind.MEAN,
+    )
 
     optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)
     epochs: int = 10
@@ -142,7 +138,3 @@ class MimeLite(Method):
         gradient = tree.ravel(tree.mean(gradients, weights(replies)))
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 3
         return Stepped(average(points, weights(replies)), memory)  # 4
-
-    @property
-    def averages(self) -> bool:
-        return True

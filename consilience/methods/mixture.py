@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from consilience.aggregation.distil import Distil, distil_pool
 from consilience.distributions.posterior import Posterior
 from consilience.distributions.predictive import Predictive, mixture
 from consilience.inference import Inference, Sampler
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, Pooled, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, Pooled, Pooling, ReplyKind, State
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class Mixture(Method):
+class Mixture(Pooling, BatchNormed, Method):
     """One round; average the clients' predictions, each counted by its number of examples.
 
         for each client k of K, in parallel
@@ -30,11 +29,13 @@ class Mixture(Method):
         distil: How the server trains one student; None: keep the ensemble.
     """
 
-    sends: ClassVar[str] = "samples of its posterior over the weights"
-    one_shot: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
+    about = About(
+        sends="samples of its posterior over the weights",
+        tasks=("classification", "regression", "counts"),
+        rounds=ONE_SHOT,
+        reply=ReplyKind.POSTERIOR,
+    )
+    by_site = False
 
     inference: Inference = Sampler()
     distil: Distil | None = None
@@ -46,15 +47,9 @@ class Mixture(Method):
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
-    def predictive(self, task: Task, state: Pooled) -> Predictive:
-        if self.distil:
-            return self.distil.predictive(task, state.posterior)
-        return self.teacher(task, state)
-
     def without_names(self) -> Mixture:
         return Mixture()
 
     def teacher(self, task: Task, state: Pooled) -> Predictive:
-        """Return the pool's prediction, which a student learns from."""
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
         return lambda x: mixture([p(x) for p in clients], state.weights)  # 3

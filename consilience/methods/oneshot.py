@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -13,12 +12,12 @@ from consilience.distributions.posterior import Posterior
 from consilience.distributions.predictive import Predictive, logarithmic
 from consilience.inference import SGD, Inference
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method, Pooled, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, Pooled, Pooling, ReplyKind, State
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class OneShotFL(Method):
+class OneShotFL(Pooling, BatchNormed, Method):
     """One round; average the logits of the clients' models and distil.
 
         for each client k of K, in parallel
@@ -31,12 +30,7 @@ class OneShotFL(Method):
         distil: How the server trains one student; None: keep the ensemble.
     """
 
-    name: ClassVar[str] = "oneshot"
-    one_shot: ClassVar[bool] = True
-    by_site: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    sends_inference: ClassVar[bool] = True
+    about = About(name="oneshot", rounds=ONE_SHOT, reply=ReplyKind.POSTERIOR)
 
     inference: Inference = SGD()
     distil: Distil | None = Distil()
@@ -49,12 +43,6 @@ class OneShotFL(Method):
         pooled = Pooled(state.posterior, payloads(replies), equal)
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 3
 
-    def predictive(self, task: Task, state: Pooled) -> Predictive:
-        if self.distil:
-            return self.distil.predictive(task, state.posterior)
-        return self.teacher(task, state)
-
     def teacher(self, task: Task, state: Pooled) -> Predictive:
-        """Return the pool's prediction, which a student learns from."""
         clients = [task.predictive(posterior) for posterior in state.posteriors]
         return lambda x: logarithmic([p(x) for p in clients], state.weights)  # 2

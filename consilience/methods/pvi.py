@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from consilience.aggregation.summands import Each, Mean, Summation
 from consilience.distributions.posterior import Dense, Natural, Posterior, centre, from_natural, natural
 from consilience.distributions.prior import Believed
 from consilience.inference import Inference, MeanField
+from consilience.inference.capabilities import Partial
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method
+from consilience.method import About, BatchNormed, Method, ReplyKind, Summable, Validated
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -38,7 +39,7 @@ class Partitioned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PVI(Method):
+class PVI(Summable, Validated, BatchNormed, Method):
     """Each client refines its own factor of one posterior, with what the others believe for its prior.
 
     q(θ) ← p(θ), and tₖ(θ) ← 1 at every client
@@ -55,17 +56,20 @@ class PVI(Method):
         dense: Whether to send full covariances, with an inference that gives them.
     """
 
-    name: ClassVar[str] = "pvi"
-    moves_statistics: ClassVar[bool] = True
-    sends: ClassVar[str] = "the change of its factor: two numbers for every weight"
-    sums: ClassVar[bool] = True
+    about = About(
+        name="pvi",
+        sends="the change of its factor: two numbers for every weight",
+        reply=ReplyKind.SUM,
+    )
 
     inference: Inference = MeanField()
     damping: float | None = None
     dense: bool = False
 
     def init(self, task: Task, server: Server) -> Partitioned:
-        names = getattr(self.inference, "uncertain", lambda task: task.uncertain)(task)
+        names = task.uncertain
+        if isinstance(self.inference, Partial):
+            names = self.inference.uncertain(task)
         uncertain = {k: task.like[k] for k in names}
         prior: Any = task.prior.gaussian
         if self.dense:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from consilience.aggregation.layers import merge_by_inputs
 from consilience.distributions.posterior import Point, centre
@@ -12,13 +11,13 @@ from consilience.errors import InputError
 from consilience.inference import SGD, Inference
 from consilience.inference.layers import Layers, layer_moments
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method, State
+from consilience.method import ONE_SHOT, About, BatchNormed, Method, State
 from consilience.methods.fisher import Layered
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class RegMean(Method):
+class RegMean(BatchNormed, Method):
     """One round; every layer does on each client's inputs what that client's own layer does, by least squares.
 
         for each client k of K, in parallel
@@ -31,10 +30,11 @@ class RegMean(Method):
         off_diagonal: α, how much of the moments off the diagonal is kept.
     """
 
-    sends: ClassVar[str] = "its weights, and second moments of its layers' inputs"
-    one_shot: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Layers, Layered)
+    about = About(
+        sends="its weights, and second moments of its layers' inputs",
+        rounds=ONE_SHOT,
+        types=(Layers, Layered),
+    )
 
     inference: Inference = SGD(epochs=50)
     off_diagonal: float = 0.9

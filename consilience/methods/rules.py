@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.errors import InputError
-from consilience.method import Method
+from consilience.method import Method, OnColumns, OnFeatures
+from consilience.method.declared import kind_of, on_linear
 from consilience.models.maps import usual_features
 
 KINDS = ("classes", "numbers", "counts", "survival")
@@ -68,10 +69,10 @@ def usual_map(methods: Iterable[Method | type[Method]], shape: int | Sequence[in
     Returns:
         The map's name; None where no method needs one.
     """
-    heads = [method for method in methods if method.heads]
+    heads = [kind for kind in map(kind_of, methods) if issubclass(kind, OnFeatures)]
     if not heads:
         return None
-    if isinstance(shape, int) and all(method.explains for method in heads):
+    if isinstance(shape, int) and not any(kind.own_prior for kind in heads):
         return "identity"
     return usual_features(shape)
 
@@ -83,9 +84,11 @@ def usual_network(methods: Iterable[Method | type[Method]]) -> str | None:
         methods: What is to run, all with the same network.
 
     Returns:
-        The first that a method declares; None where a perceptron suits them all.
+        `linear` where a method is usually on columns; None where a perceptron suits them all.
     """
-    return next((method.network for method in methods if method.network), None)
+    if any(issubclass(kind_of(method), OnColumns) for method in methods):
+        return "linear"
+    return None
 
 
 def usual_settings(
@@ -106,7 +109,7 @@ def usual_settings(
         return ()
     if any(text.startswith(("inference", "privacy")) for text in chosen):
         return ()
-    return method.on_linear
+    return on_linear(method)
 
 
 class Advice(NamedTuple):

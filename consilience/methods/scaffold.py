@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -14,7 +14,7 @@ from consilience.distributions.penalties import linear
 from consilience.distributions.posterior import Point, average
 from consilience.inference import SGD
 from consilience.messages import Client, Received, Reply, Server, payloads
-from consilience.method import Method, with_statistics
+from consilience.method import About, BatchNormed, Method, ReplyKind, Summable, with_statistics
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -32,7 +32,7 @@ class Controlled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scaffold(Method):
+class Scaffold(Summable, BatchNormed, Method):
     """Correct every local gradient by the difference between the server's and the client's control variate.
 
     for each round
@@ -48,9 +48,7 @@ class Scaffold(Method):
         rate: η, the server's step.
     """
 
-    sends: ClassVar[str] = "its weights and the change of its control variate"
-    moves_statistics: ClassVar[bool] = True
-    sums: ClassVar[bool] = True
+    about = About(sends="its weights and the change of its control variate", reply=ReplyKind.MEAN)
 
     inference: SGD = SGD(momentum=0.0)
     rate: float = 1.0
@@ -71,9 +69,6 @@ class Scaffold(Method):
         drift = tree.scale(tree.sub(theta.params, point.params), 1 / self.inference.length(client))
         new = tree.add(tree.sub(c_k, c), drift)  # 2
         return Reply((point, tree.sub(new, c_k)), client.data.size, keep=new)  # 3
-
-    def points(self, replies: Sequence[Received]) -> tuple[Point, ...]:
-        return tuple(point for point, _ in payloads(replies))
 
     def aggregate(self, task: Task, state: Controlled, replies: Sequence[Received], server: Server) -> Controlled:
         points, changes = zip(*payloads(replies), strict=True)

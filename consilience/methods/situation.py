@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.sites import Sites
+from consilience.method.declared import is_sum
 from consilience.methods import METHODS
 from consilience.methods.rules import Advice, Situation, advise, cautions, usual_map
 from consilience.methods.slopes import Slopes, differ_in_slopes
@@ -230,7 +231,7 @@ def complete(advice: Advice, situation: Situation, sites: Sites) -> Advice:
     width = _columns(sites)
     if features is not None and ":" in features:
         width = int(features.split(":")[1])
-    sums = METHODS[advice.method].sums
+    sums = is_sum(METHODS[advice.method])
     thin = sums and min(len(data.y) for data in sites.train) < width
     known = dataclasses.replace(situation, thin=thin)
     return advice._replace(features=features, cautions=cautions(known))

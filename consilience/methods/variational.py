@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from consilience.distributions.posterior import Posterior
 from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError, unknown_name
 from consilience.inference import Inference, MeanField
+from consilience.inference.capabilities import Floored
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import Method
+from consilience.method import About, BatchNormed, Diagnosed, Method, ReplyKind, Summable
 from consilience.task import Task
 
 VARIANTS = ("printed", "ozer2022")
@@ -35,7 +36,7 @@ class Merged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VariationalAveraging(Method):
+class VariationalAveraging(Summable, Diagnosed, BatchNormed, Method):
     """Average distributions over the weights: every client fits a Gaussian, the server merges them weight by weight.
 
     for each round
@@ -52,10 +53,11 @@ class VariationalAveraging(Method):
         variant: `printed`, or `ozer2022`: the released program's clamped sums.
     """
 
-    name: ClassVar[str] = "variational"
-    moves_statistics: ClassVar[bool] = True
-    sends: ClassVar[str] = "a mean and a variance for every weight"
-    sums: ClassVar[bool] = True
+    about = About(
+        name="variational",
+        sends="a mean and a variance for every weight",
+        reply=ReplyKind.MEAN,
+    )
 
     inference: Inference = MeanField()
     rule: Rule = aalv
@@ -84,7 +86,10 @@ class VariationalAveraging(Method):
         if self.variant == "ozer2022":
             rule = Released(rule)
         merged = merge(gaussians, shares, rule, [r.client for r in replies])  # 3
-        floor = torch.tensor(getattr(self.inference, "floor", -torch.inf)).exp() * 1.001
+        lowest = -torch.inf
+        if isinstance(self.inference, Floored):
+            lowest = self.inference.floor
+        floor = torch.tensor(lowest).exp() * 1.001
         floored = torch.stack([(var <= floor).sum() for gaussian in gaussians for var in gaussian.var.values()])
         return Merged(merged, floored.sum())
 

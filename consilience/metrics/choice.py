@@ -16,6 +16,8 @@ from torch import Tensor
 from consilience.data.sites import Data
 from consilience.distributions.predictive import log_prob, precise, tempered
 from consilience.method import Knob, Method
+from consilience.method.declared import knob, sweep
+from consilience.method.states import keeps_posteriors
 from consilience.task import Task
 
 TEMPERATURES = tuple(2 ** (i / 4) for i in range(-8, 9))  # ¼ to 4
@@ -32,7 +34,7 @@ def knob_of(method: Method, state: Any) -> Knob:
     Returns:
         The method's knob, or one without a name and with a single value.
     """
-    return method.knob(state) or NO_KNOB
+    return knob(method, state) or NO_KNOB
 
 
 def without_student(method: Method, state: Any) -> Method:
@@ -45,7 +47,7 @@ def without_student(method: Method, state: Any) -> Method:
     Returns:
         The method without distillation.
     """
-    if getattr(state, "posteriors", ()) and getattr(method, "distil", None):
+    if keeps_posteriors(state) and method.distil:
         return dataclasses.replace(method, distil=None)  # type: ignore[type-var]
     return method
 
@@ -62,7 +64,7 @@ def log_scores(method: Method, task: Task, state: Any, rows: Data) -> Tensor:
     Returns:
         The sums, [values, temperatures].
     """
-    pools = [precise(p) for p in without_student(method, state).sweep(task, state, rows.x)]
+    pools = [precise(p) for p in sweep(without_student(method, state), task, state, rows.x)]
     y = rows.y
     if y.dtype != torch.int64:
         y = y.double()

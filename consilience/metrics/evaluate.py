@@ -16,6 +16,8 @@ from consilience.distributions.counts import Counts
 from consilience.distributions.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
 from consilience.distributions.survival import Survival
 from consilience.method import Method, own_models
+from consilience.method.declared import diagnose, list_members, monitored, tempers
+from consilience.method.which import has_common
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.dispersion import describe_dispersion
@@ -95,7 +97,7 @@ class Scorer:
             metrics |= newcomer
         metrics |= {f"validation_{name}": value for name, value in self._validate(judged).items()}
         rows = self.sites.all_test
-        for name, model in self.method.monitored(self.task, state).items():
+        for name, model in monitored(self.method, self.task, state).items():
             other = scores(*in_units(model(rows.x), rows, self.sites))
             metrics |= {f"{name}_{metric}": value for metric, value in other.items()}
         return metrics
@@ -130,7 +132,7 @@ class Scorer:
             Values by the names of `run.json`.
         """
         judged = self._judge(state, memories)
-        if not self.method.common:
+        if not has_common(self.method):
             return self._evaluate_personal(judged.models)
         (common,) = judged.models
         if not judged.own:
@@ -161,7 +163,7 @@ class Scorer:
             report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
         elif not isinstance(p, Survival):
             report["coverage"] = [level_json(c) for c in coverage_curve(p, y, LEVELS)]
-        report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
+        report["diagnostics"] = diagnose(self.method, self.task, state, sites.all_test.x)
         if isinstance(p, (Counts, Normal)):
             report["diagnostics"] |= describe_dispersion(p, y, sites)
         report["predicted"] = None
@@ -177,7 +179,7 @@ class Scorer:
     @property
     def _tempers(self) -> bool:
         """Whether a temperature is fitted: not where calibration rows were trained on, nor to survival curves."""
-        return self.sites.calibration is not None and self.method.tempers and self.grid is None
+        return self.sites.calibration is not None and tempers(self.method) and self.grid is None
 
     def _temper(self, judgement: Judgement) -> dict[str, Any] | None:
         """The scores at the temperature that the server's labelled rows choose; None without such rows."""
@@ -230,7 +232,7 @@ class Scorer:
             return self._last[1]
         personal = own_models(self.method, self.task, state, memories, len(self.sites))
         own = []
-        if personal is None or self.method.common:
+        if personal is None or has_common(self.method):
             common = self._complete(self.method.predictive(self.task, state), self.sites.train)
             models = [self._judge_model(common, slice(None))]
             if personal is not None:
@@ -293,7 +295,7 @@ def uncertainty(
     Returns:
         Aleatoric and epistemic uncertainty for every input, and the part of the latter between sites.
     """
-    posteriors, weights = method.members(state)
+    posteriors, weights = list_members(method, state)
     if most is not None and len(posteriors) > most:
         drawn = draw_evenly(len(posteriors), most)
         posteriors = tuple(posteriors[k] for k in drawn)

@@ -20,7 +20,8 @@ from consilience.distributions.predictive import log_prob
 from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.messages import Received, Server
-from consilience.method import Method
+from consilience.method import Method, OnFeatures
+from consilience.method.declared import spends
 from consilience.methods.claims import privacy_of
 from consilience.privacy.audit.one_run import CONFIDENCE, Bound, bound, flip
 from consilience.progress import track
@@ -174,7 +175,7 @@ def _guess(site: Site, canaries: Data, included: Tensor, references: int, key: K
         return _play(site, rows, canaries, server, run)
 
     released = release(included, key.fold(1))
-    if site.method.heads:
+    if isinstance(site.method, OnFeatures):
         scores = _score_by_sums(site, canaries, released.sent, server)
         if scores is not None:
             return Guesser(scores.unsqueeze(0), torch.zeros(1), "sums")
@@ -286,7 +287,7 @@ def _score_by_sums(site: Site, canaries: Data, sent: Tree, server: Server) -> Te
     promise = privacy_of(site.method)
     noise_var = 0.0
     if promise is not None:
-        noise_var = promise.deviation(len(background), site.method.spends(1)) ** 2  # public: the guesser knows it
+        noise_var = promise.deviation(len(background), spends(site.method, 1)) ** 2  # public: the guesser knows it
     return fit_coins(parts, seen - background, noise_var)
 
 

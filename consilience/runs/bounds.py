@@ -12,7 +12,9 @@ from consilience.errors import Diverged, InputError
 from consilience.inference import Inference
 from consilience.inference.newton import Newton
 from consilience.method import Method
+from consilience.method.declared import pools_rows, shares_replies
 from consilience.method.settings import passes
+from consilience.method.which import has_common
 from consilience.methods.bounds import bounds
 from consilience.metrics.evaluate import in_own_unit, in_units, join, per_site
 from consilience.metrics.scores import intervals, scores
@@ -40,7 +42,7 @@ def train_bounds(result: Result) -> dict[str, Any]:
     listed = bounds_of(result.method, result.report["rounds"], len(result.sites), labelled, result.task.by_rows)
     found: dict[str, Any] = {}
     for bound, method in listed.items():
-        if method.pooled and result.method.pooled:
+        if pools_rows(method) and pools_rows(result.method):
             continue
         try:
             report = _result(method, result).report
@@ -103,16 +105,14 @@ def inference_of(method: Method) -> Inference | None:
     Returns:
         Its own inference, or its inner method's; None where it has none.
     """
-    inner = getattr(method, "inner", method)
-    inference: Inference | None = getattr(inner, "inference", None)
-    return inference
+    return (method.inner or method).inference
 
 
 def _result(bound: Method, result: Result) -> Result:
     """The bound's result; without training where the run's replies are the sites' own models already."""
     whole = result.report["rounds"] == 1 and len(result.replies) == len(result.sites)
     own_models = whole and all(isinstance(reply.payload, (Point, Samples)) for reply in result.replies)
-    if bound.shares and own_models:
+    if shares_replies(bound) and own_models:
         return result.pool(bound)
     where = Compute(_engine(bound, result), result.report["threads"], device=result.report.get("device", "cpu"))
     with untold():
@@ -122,7 +122,7 @@ def _result(bound: Method, result: Result) -> Result:
 def _engine(bound: Method, result: Result) -> str:
     """The run's engine; by the rule where a single site is left, or where the run had an engine of its own."""
     name = str(result.report["engine"])
-    if bound.pooled or name.partition(":")[0] not in ENGINES:
+    if pools_rows(bound) or name.partition(":")[0] not in ENGINES:
         return "auto"
     return name
 
@@ -158,7 +158,7 @@ def leave_one_out(
     """
     if len(sites) < 2:
         raise InputError("Leaving a site out needs two sites or more: there is one.")
-    if not method.common or method.pooled:
+    if not has_common(method) or pools_rows(method):
         raise InputError("Leaving a site out needs a federated method with a model for all sites: choose another.")
     predictions = []
     for k, name in enumerate(sites.names):

@@ -14,6 +14,7 @@ from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method, is_personal, own_models
+from consilience.method.which import has_common
 from consilience.metrics.times import grid_of, with_baseline
 from consilience.prediction_sets.counts import add_noise
 from consilience.prediction_sets.coverage import choose_ranks, fewest_rows
@@ -278,7 +279,7 @@ def report_guarantee(
         return assess(models, sites, guarantee)
 
     report = {GUARANTEE: found(newcomer=False)}
-    if is_personal(method) and method.common:
+    if is_personal(method) and has_common(method):
         report[OF_NEWCOMER] = found(newcomer=True)
     return report
 

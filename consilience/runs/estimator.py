@@ -20,7 +20,8 @@ from consilience.data.sites import Sites
 from consilience.data.splits.labels import natural
 from consilience.distributions.predictive import Categorical, Distribution, Normal, check_finite
 from consilience.errors import InputError
-from consilience.method import Method, name
+from consilience.method import Method, OnFeatures, name
+from consilience.method.which import has_common
 from consilience.methods import method as method_from_name
 from consilience.methods.rules import advise
 from consilience.methods.situation import situation_of
@@ -117,10 +118,10 @@ class _Federated(BaseEstimator):
         """The rows, and the network that was asked for; the method must have one model for all sites."""
         if isinstance(method, str):
             method = method_from_name(method)
-        if not method.common:
+        if not has_common(method):
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
         model: Any = self.model
-        on_columns = self.features is None and (not method.heads or not self.hidden)
+        on_columns = self.features is None and (not isinstance(method, OnFeatures) or not self.hidden)
         if model is None and self.hidden is not None and on_columns:
             model = partial(mlp, hidden=self.hidden)
         return Problem(sites=sites, model=model, features=self.features)

@@ -10,6 +10,7 @@ from torch import nn
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Point
 from consilience.errors import InputError, unknown_name
+from consilience.method.declared import list_members
 from consilience.models.frozen import freeze
 from consilience.models.maps import FEATURES, features, without_last
 from consilience.runs.result import Result
@@ -72,9 +73,9 @@ def learned_features(folder: str | Path) -> nn.Module:
 
 def _only_network(result: Result, folder: str | Path) -> Point:
     """The weights of the run's one network: the only member of its model, or the student of an ensemble."""
-    posteriors, _ = result.method.members(result.state)
+    posteriors, _ = list_members(result.method, result.state)
     point = result.state.posterior
-    student = getattr(result.method, "distil", None) is not None
+    student = result.method.distil is not None
     if len(posteriors) > 1 and not student:
         raise InputError(
             f"The run in {folder} keeps {len(posteriors)} sites' models and no single network: take the features of a "

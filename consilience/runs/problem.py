@@ -24,7 +24,9 @@ from consilience.data.tables import is_tables, list_files, merge_reading, read_r
 from consilience.distributions.likelihood import Likelihood
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
-from consilience.method import Method
+from consilience.method import Bound, Method, OnFeatures
+from consilience.method import name as method_name
+from consilience.method.declared import on_linear
 from consilience.methods.rules import usual_map, usual_network, usual_settings
 from consilience.models import Factory, model
 from consilience.models.controlled import control
@@ -287,7 +289,7 @@ class Problem:
         chosen, features = None, self.features
         if features is None and self.build_sites(seed).outcome:
             chosen = "linear"  # effects of the columns themselves are what counts and survival are modelled for
-        elif features is None and any(method.heads for method in methods):
+        elif features is None and any(isinstance(method, OnFeatures) for method in methods):
             features = usual_map(methods, self.build_sites(seed).shape)
         if chosen is None and features is None:
             chosen = usual_network(methods) or "mlp"
@@ -304,7 +306,7 @@ class Problem:
         Returns:
             `field=value` each; none where the network is not linear on the columns.
         """
-        if not method.on_linear or not self._is_linear(seed):
+        if not on_linear(method) or not self._is_linear(seed):
             return ()
         sites = self.build_sites(seed)
         weights = (sites.train[0].x[0].numel() + 1) * (sites.classes or 1)
@@ -536,9 +538,9 @@ def check_prior(var: float | None, methods: Iterable[Method]) -> None:
         return
     if not 0 < var < math.inf:
         raise InputError(f"A prior variance of {var:g} is not a variance: give a number above 0, for example 100.")
-    learning = [method for method in methods if not method.bound]
-    if learning and all(method.own_prior for method in learning):
-        names = " and ".join(method.name for method in learning)
+    learning = [method for method in methods if not isinstance(method, Bound)]
+    if learning and all(isinstance(method, OnFeatures) and method.own_prior for method in learning):
+        names = " and ".join(method_name(method) for method in learning)
         raise InputError(f"A prior variance would change nothing: {names} weighs a prior of its own. Leave it out.")
 
 

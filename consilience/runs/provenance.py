@@ -16,7 +16,8 @@ from consilience.data.formats import part_of
 from consilience.data.sites import Sites
 from consilience.data.tables import file_names, is_tables, list_files
 from consilience.errors import InputError
-from consilience.method import Method, Needs, group, moves_statistics, name, needs
+from consilience.inference.capabilities import FromMode, TakesAllRows
+from consilience.method import Bound, Method, Multiplied, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
 from consilience.methods.claims import check_releases, privacy_of
 from consilience.metrics.times import check_events
@@ -44,15 +45,15 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if rounds < 1:
         raise InputError(f"rounds={rounds}: at least one is needed.")
     check_settings(method)
-    if method.one_shot and rounds > 1:
+    if method.about.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use rounds=1.")
     _check_needs(method, sites)
     kind = sites.kind
-    if kind not in method.tasks:
-        learns = " and ".join(method.tasks)
-        if len(method.tasks) == 1:
-            learns = f"{method.tasks[0]} only"
-        able = ", ".join(sorted(n for n, m in METHODS.items() if kind in m.tasks and not m.bound))
+    if kind not in method.about.tasks:
+        learns = " and ".join(method.about.tasks)
+        if len(method.about.tasks) == 1:
+            learns = f"{method.about.tasks[0]} only"
+        able = ", ".join(sorted(n for n, m in METHODS.items() if kind in m.about.tasks and not issubclass(m, Bound)))
         raise InputError(f"{name(method)} is for {learns}; these rows are a {kind} problem: use one of {able}.")
     if task.outcome != sites.outcome:
         raise InputError(f"These rows are a {kind} problem: build the task with `co.{kind}(model)`.")
@@ -90,7 +91,9 @@ def _check_needs(method: Method, sites: Sites) -> None:
         rows.append("labelled rows (for example calibration=30)")
     if Needs.INPUTS in required:
         rows.append("unlabelled rows (for example inputs=0.2)")
-    free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
+    free = ", ".join(
+        sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not issubclass(m, Bound))
+    )
     raise InputError(
         f"{name(method)} needs {' and '.join(rows)} at the server; methods that need nothing there: {free}."
     )
@@ -118,12 +121,12 @@ def check_rows(method: Method, task: Task) -> None:
     Raises:
         InputError: It takes mini-batches.
     """
-    inference = getattr(method, "inference", None)
+    inference = method.inference
     if task.by_rows or inference is None or takes_all_rows(inference):
         return
     raise InputError(
         "A partial likelihood compares each row with all others of its site, and "
-        f"{type(getattr(inference, 'mode', inference)).__name__} learns from some rows at a time: set "
+        f"{type(mode_of(inference)).__name__} learns from some rows at a time: set "
         "inference.mode=Newton and inference.dense=True, or use a method of summed derivatives."
     )
 
@@ -137,7 +140,15 @@ def takes_all_rows(inference: Any) -> bool:
     Returns:
         Whether it does.
     """
-    return bool(getattr(getattr(inference, "mode", inference), "all_rows", False))
+    mode = mode_of(inference)
+    return isinstance(mode, TakesAllRows) and mode.all_rows
+
+
+def mode_of(inference: Any) -> Any:
+    """Return the inference that finds the mode, where one starts from such; else the same."""
+    if isinstance(inference, FromMode):
+        return inference.mode
+    return inference
 
 
 def facts(
@@ -166,7 +177,7 @@ def facts(
         "title": title,
         "summary": source,
         "needs": group(method),
-        "multiplies": method.multiplies,
+        "multiplies": isinstance(method, Multiplied),
         "data": sites.name,
         "split": sites.split,
         "sites": len(sites),
@@ -186,7 +197,7 @@ def facts(
         "versions": versions(),
         "date": today(),
         "data_hash": sites.fingerprint(),
-        "sends": method.sends,
+        "sends": method.about.sends,
     }
 
 
@@ -249,9 +260,9 @@ def citation(kind: type[Method]) -> tuple[str, str]:
     Returns:
         The title and the source: what the class says, else the first line of its file.
     """
-    if kind.title:
-        return kind.title, kind.source
-    first = (sys.modules[kind.__module__].__doc__ or kind.__name__).strip().splitlines()[0]
+    first = kind.about.paper
+    if not first:
+        first = (sys.modules[kind.__module__].__doc__ or kind.__name__).strip().splitlines()[0]
     title, _, source = first.partition(".  ")
     return title.rstrip("."), source
 

@@ -28,6 +28,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.key import Key
 from consilience.messages import Received, Server
 from consilience.method import Method, is_made_at_home, is_personal, name, state_for
+from consilience.method.declared import pools_rows
 from consilience.metrics.baselines import lines_to_beat
 from consilience.metrics.evaluate import BY_SITE, NEWCOMER, Scorer, fitted_temperature, uncertainty
 from consilience.metrics.times import recall_baseline
@@ -410,9 +411,9 @@ class Result:
             raise InputError("This run was loaded without its rows: hand them in, co.load(folder, sites=sites).")
         if not self.replies:
             raise InputError("This run kept no replies; run again with keep_replies='last' (--keep-replies last).")
-        if method.pooled and not self.method.pooled:
+        if pools_rows(method) and not pools_rows(self.method):
             raise InputError(f"{name(method)} trains on all rows in one place and pools no replies: use co.run.")
-        if method.everyone and len(self.replies) < len(self.sites):
+        if method.about.everyone and len(self.replies) < len(self.sites):
             raise InputError(f"{name(method)} needs every site's reply; this run has {len(self.replies)}.")
         if is_made_at_home(method) and type(method) is not type(self.method):
             raise InputError(

@@ -19,6 +19,7 @@ from consilience.inference.imputed import marks_of
 from consilience.key import Key
 from consilience.messages import Received
 from consilience.method import Method, usual_rounds
+from consilience.method.declared import folds, impute, pools_rows
 from consilience.methods.claims import for_rounds, privacy_of, privacy_statement
 from consilience.metrics.evaluate import Scorer
 from consilience.runs.callbacks import OnRound, observing
@@ -185,7 +186,7 @@ def run(
         fingerprint=fingerprint,
         header=header,
         participation=cohort,
-        folding=keep_replies == "none" and method.folds,
+        folding=keep_replies == "none" and folds(method),
         threads=place.threads,
         device=place.device,
         store=store,
@@ -235,13 +236,13 @@ def _on_all_rows(
 
 def _settle(method: Method, sites: Sites, rounds: int | None) -> tuple[Method, Sites, int]:
     """The method, the rows and the number of rounds as they are run."""
-    if method.pooled:
+    if pools_rows(method):
         sites = sites.pooled()
     if rounds is None:
         rounds = usual_rounds(method)
     method = for_rounds(method, rounds)
     if sites.imputations:
-        method = method.imputed(marks_of(sites.feature_names or ()), sites.imputations)
+        method = impute(method, marks_of(sites.feature_names or ()), sites.imputations)
     return method, sites, rounds
 
 
@@ -399,7 +400,7 @@ def load(
     if sites is None:
         sites = sites_from(plan)
     else:
-        if method.pooled:
+        if pools_rows(method):
             sites = sites.pooled()
         if saved.fingerprint != reported_identity(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")

@@ -149,8 +149,8 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 def types_of(owner: method.Method) -> dict[str, type]:
     """List what may cross the wire for a method.
 
-    These are the common types, the named tuples that the method's own file defines, those it `carries`, and the same of
-    its inner method. What a file merely imports, such as `Data`, is not among them.
+    These are the common types, the named tuples that the method's own file defines, the `types` of its `about`, and
+    the same of its inner method. What a file merely imports, such as `Data`, is not among them.
 
     Args:
         owner: The method.
@@ -159,14 +159,13 @@ def types_of(owner: method.Method) -> dict[str, type]:
         The types by name.
     """
     types = dict(TYPES)
-    inner = getattr(owner, "inner", None)
-    if inner is not None:
-        types = types_of(inner)
+    if owner.inner is not None:
+        types = types_of(owner.inner)
     module = sys.modules[type(owner).__module__]
     for kind in vars(module).values():
         if _is_named_tuple(kind) and kind.__module__ == module.__name__:
             types[kind.__name__] = kind
-    for kind in owner.carries:
+    for kind in owner.about.types:
         types[kind.__name__] = kind
     return types
 

@@ -143,8 +143,8 @@ def _signer(member: Member) -> dict[str, Any]:
 def _sends(agreement: Agreement, method: Method) -> str:
     """What leaves a site."""
     if agreement.secure:
-        return f"{method.sends}; under masks, so that only the sum over all sites can be read"
-    return method.sends
+        return f"{method.about.sends}; under masks, so that only the sum over all sites can be read"
+    return method.about.sends
 
 
 def _hand_out(agreement: Agreement, facts: Facts) -> str:

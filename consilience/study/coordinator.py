@@ -17,6 +17,7 @@ from consilience.errors import InputError, refuse_damage
 from consilience.key import Stream
 from consilience.messages import Received, Server
 from consilience.method import Method
+from consilience.method.declared import remarks, shows_inputs, turn
 from consilience.metrics.choice import choose_value, without_student
 from consilience.report.schema.wording import privacy_note
 from consilience.runs.engines import threads_for, using_threads
@@ -152,13 +153,13 @@ def pool(
     agreement = study.agreement
     own_key(agreement, key)
     method = agreement.build_method()
-    if getattr(method, "distil", None) and inputs is None:
+    if method.distil and inputs is None:
         raise InputError("This study distils a student: give the coordinator's unlabelled rows (inputs).")
     before, played, collected, influence, total, heard = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
     carried: Tree = ()  # as a rule every site computes the first message for itself
-    if before.done or method.shows_inputs:
+    if before.done or shows_inputs(method):
         carried = played.message
     shares = {
         name: influence.shares[reply.client] for name, reply in replies.items() if reply.client in influence.shares
@@ -363,7 +364,7 @@ def write_model(
     """
     agreement = study.agreement
     predictor, how, out = select_hand_out(agreement, method, state)
-    notes = (*method.remarks(state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
+    notes = (*remarks(method, state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
     if all(rows.values()):
         total = sum(rows.values())
     sites = tuple(rows)
@@ -481,7 +482,7 @@ def choose(
     if not statistics:
         raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
     value, temperature = choose_value(add(statistics), knob)
-    method, state = model.method.turn(model.state, value)
+    method, state = turn(model.method, model.state, value)
     state = _train_student(agreement, method, state, inputs)
     names = tuple(name for s in statistics for name in s.sites)
     notes: tuple[str, ...] = ()
@@ -513,7 +514,7 @@ def _choose_baseline(
 
 def _train_student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:
     """The state with a student of the pool as it is now; as it is, where there is none to train."""
-    distil = getattr(method, "distil", None)
+    distil = method.distil
     teacher = without_student(method, state)
     if distil is None or teacher is method:
         return state

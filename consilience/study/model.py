@@ -21,6 +21,9 @@ from consilience.distributions.survival import Survival
 from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.key import Key
 from consilience.method import Method, Pooled, is_made_at_home, name
+from consilience.method.declared import hand_out, knob, list_members, without_names
+from consilience.method.states import keeps_posteriors
+from consilience.method.which import state_at_home
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import belonging_to, decompose
 from consilience.prediction_sets.sets import Guarantee
@@ -151,7 +154,7 @@ class Model:
         Returns:
             The site's model; the same where there is one for all.
         """
-        state = self.method.at_home(self.agreement.build_task(), self.state, memory)
+        state = state_at_home(self.method, self.agreement.build_task(), self.state, memory)
         return dataclasses.replace(self, state=state, own=self.is_personal and memory != ())
 
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
@@ -165,7 +168,7 @@ class Model:
             cannot tell; empty where one set of weights is all there is.
         """
         task = self.agreement.build_task()
-        posteriors, weights = self.method.members(self.state)
+        posteriors, weights = list_members(self.method, self.state)
         if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
             return {}
         with torch.no_grad(), using_threads(threads_for(task)):
@@ -297,10 +300,10 @@ def _method_of(agreement: Agreement, facts: Facts, settings: dict[str, float | N
 
 def _settings(method: Method, state: Tree) -> dict[str, float | None]:
     """What was chosen about the method after the study was signed."""
-    knob = method.knob(state)
-    if knob is None or not hasattr(method, knob.name):
+    chosen = knob(method, state)
+    if chosen is None or not hasattr(method, chosen.name):
         return {}
-    return {knob.name: getattr(method, knob.name)}
+    return {chosen.name: getattr(method, chosen.name)}
 
 
 def _number(value: Any) -> float | None:
@@ -319,7 +322,7 @@ def is_unnamed(agreement: Agreement, method: str) -> bool:
     Returns:
         Whether nobody can tell whose sample is whose.
     """
-    unnamed = agreement.build_method().without_names()
+    unnamed = without_names(agreement.build_method())
     return agreement.hand_out == "mixture" and unnamed is not None and name(unnamed) == method
 
 
@@ -337,11 +340,11 @@ def select_hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[s
     Raises:
         InputError: The method cannot be handed out as the study says.
     """
-    if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
-        return agreement.method, method, method.hand_out(state, ensemble=False)
+    if not keeps_posteriors(state) or agreement.hand_out == "student":
+        return agreement.method, method, hand_out(method, state, ensemble=False)
     if agreement.hand_out == "ensemble":
-        return agreement.method, method, method.hand_out(state, ensemble=True)
-    unnamed = method.without_names()
+        return agreement.method, method, hand_out(method, state, ensemble=True)
+    unnamed = without_names(method)
     if unnamed is None:
         raise InputError(NEEDS_NAMES.format(method=agreement.method))
     mixture = unnamed_mixture(agreement, state.posterior, state.posteriors, state.weights)

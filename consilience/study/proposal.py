@@ -9,6 +9,7 @@ from typing import Any
 
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, usual_rounds
+from consilience.method.declared import knows_sites, on_linear, without_names
 from consilience.methods import METHODS
 from consilience.methods.rules import Situation, advise
 from consilience.methods.situation import KINDS
@@ -79,7 +80,7 @@ def proposal(
     elif method not in METHODS:
         raise unknown_name("method", method, METHODS)
     elif has_modes and model in (None, Agreement.model):
-        settings = (*METHODS[method].on_linear, *settings)
+        settings = (*on_linear(METHODS[method]), *settings)
     draft = Agreement(
         name,
         server,
@@ -127,7 +128,7 @@ def usual_hand_out(method: type[Method]) -> str:
     Returns:
         `ensemble` where the pool must know whose posterior is whose, else `mixture`.
     """
-    if method.by_site:
+    if knows_sites(method):
         return "ensemble"
     return "mixture"
 
@@ -151,7 +152,7 @@ def consistent(agreement: Agreement) -> None:
             f"{', '.join(kinds)}: write leaves = [{listed}], or choose another method."
         )
     method = agreement.build_method()
-    if agreement.hand_out == "mixture" and method.by_site and method.without_names() is None:
+    if agreement.hand_out == "mixture" and knows_sites(method) and without_names(method) is None:
         raise InputError(NEEDS_NAMES.format(method=agreement.method))
     if largest > agreement.most_bytes:
         raise InputError(

@@ -15,6 +15,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.glm.event_sums import weigh_at_risk
 from consilience.key import Key, Stream
+from consilience.method.declared import sums_by_class, weighs
 from consilience.methods.claims import privacy_statement
 from consilience.privacy.disclosure.guard import Finding, Summed, guard
 from consilience.privacy.disclosure.rules import RARE_VALUES, SMALLEST_CELL, by_rule
@@ -251,9 +252,9 @@ def summed(agreement: Agreement, data: Data) -> Summed:
         What is added up beside the columns.
     """
     apart = None
-    if agreement.build_method().sums_by_class(agreement.build_task()):
+    if sums_by_class(agreement.build_method(), agreement.build_task()):
         apart = data.y
-    weighing = agreement.build_method().weighs(agreement.build_task(), (), data)
+    weighing = weighs(agreement.build_method(), agreement.build_task(), (), data)
     weights = None
     if agreement.target.kind == "survival":
         weights, _ = weigh_at_risk(data.x, data, None)  # whoever is censored before any event counts nowhere

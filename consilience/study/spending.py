@@ -59,7 +59,7 @@ def cost_of_round(agreement: Agreement, round: int) -> Cost:
     """
     method = agreement.build_method()
     if agreement.privacy is not None:
-        return Cost(agreement.privacy.mu * math.sqrt(method.spends(round)))
+        return Cost(agreement.privacy.mu * math.sqrt(spends(method, round)))
     steps = steps_of_round(method)
     if steps is not None:
         return Cost(steps=(steps,))

@@ -19,6 +19,7 @@ from consilience.aggregation.summands import Counted, Summation
 from consilience.errors import InputError
 from consilience.messages import Received, Reply
 from consilience.method import Method
+from consilience.method.declared import summation
 from consilience.privacy.secure_aggregation.masks import KEY, Masked, add_up
 from consilience.serialisation.codec import TYPES
 from consilience.serialisation.envelope import Envelope, Header, seal
@@ -84,10 +85,10 @@ def summation_of(method: Method) -> Summation:
     Raises:
         InputError: It is no sum.
     """
-    summation = method.summation()
-    if summation is None:
+    how = summation(method)
+    if how is None:
         raise InputError(f"{type(method).__name__} as it is set needs replies one by one: they cannot be summed.")
-    return summation
+    return how
 
 
 def scales_for(agreement: Agreement, members: Sequence[Member], summands: Tree) -> Scales:

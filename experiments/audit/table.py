@@ -25,7 +25,7 @@ from consilience.data import datasets
 from consilience.data.sites import Data, concatenate
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.method import Method, Needs, needs
+from consilience.method import Bound, Method, Needs, OnFeatures, needs
 from consilience.methods import METHODS
 from consilience.privacy.audit.canaries import corners, wrong_outcomes
 from consilience.runs.audit import audit_method
@@ -76,9 +76,9 @@ def problem(name: str, seed: int, folder: str, heads: bool) -> Problem:
 
 def audit(method: Method, name: str, seed: int, folder: str) -> dict[str, Any]:
     """One audit; slower methods are run less often."""
-    task, known, canaries = problem(name, seed, folder, method.heads)
+    task, known, canaries = problem(name, seed, folder, isinstance(method, OnFeatures))
     runs, references = 5, 3
-    if not method.heads:
+    if not isinstance(method, OnFeatures):
         before = time.process_time()
         audit_method(method, task, known, canaries, Key(99), references=0, delta=DELTA)
         seconds = time.process_time() - before
@@ -105,7 +105,7 @@ def methods() -> Iterator[tuple[str, Method]]:
     """All federated methods that send something a stranger would see, with their default settings."""
     for name, kind in METHODS.items():
         method = kind()
-        if not kind.bound and Needs.LABELS not in needs(method):
+        if not issubclass(kind, Bound) and Needs.LABELS not in needs(method):
             yield name, method
 
 
@@ -130,7 +130,9 @@ def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
 
     audited = [name for name in METHODS if any(found.get(column, {}).get(name) for column in COLUMNS)]
     for name in sorted(audited, key=lambda name: (-mean(name, "digits"), name)):
-        lines.append(f"| `{name}` | {METHODS[name].sends} | {cell(name, 'digits')} | {cell(name, 'heart_disease')} |")
+        lines.append(
+            f"| `{name}` | {METHODS[name].about.sends} | {cell(name, 'digits')} | {cell(name, 'heart_disease')} |"
+        )
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ from consilience.distributions.prior import Flat
 from consilience.inference import SWA, stepwise
 from consilience.inference.augmentation import CropAndFlip
 from consilience.key import Key
-from consilience.method import State, is_personal
+from consilience.method import Bound, State, is_personal
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.resnet import resnet
@@ -133,7 +133,7 @@ class Job:
         watch = bool(getattr(method, "monitor", False)) and self.share == 1
         sites = how.pop("sites", self.sites)
         rounds = most
-        if method.one_shot or method.bound:
+        if method.about.one_shot or isinstance(method, Bound):
             rounds = 1
         return co.run(method, task or self.task(), sites, rounds=rounds, seed=self.seed, scored=watch, **how)
 

@@ -38,7 +38,7 @@ from consilience.inference.chain import keep_after_burn_in, sample
 from consilience.inference.kernels import Optimise
 from consilience.key import Key
 from consilience.messages import Client
-from consilience.method import is_personal
+from consilience.method import Bound, is_personal
 from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach, curve
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
@@ -207,7 +207,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     targets = {k: first.report["history"][-1][f"validation_{k}"] for k in ("nll", "accuracy")}
     own = bytes_sent(curve(first.report)[-1], "floats")
     for row, result in runs.items():
-        if row == "BPC-FL + SGD" or (not result.method.bound and result.replies is not first.replies):
+        federated = not isinstance(result.method, Bound)
+        if row == "BPC-FL + SGD" or (federated and result.replies is not first.replies):
             curves.setdefault(row, curve(result.report))
     values: Values = {}
     for row, result in runs.items():

@@ -23,6 +23,7 @@ import consilience as co
 from consilience.data.sites import Data, Sites
 from consilience.distributions.prior import Isotropic
 from consilience.key import Key
+from consilience.method.which import has_common
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.metrics.paired import difference as paired
 from consilience.metrics.scores import scores
@@ -50,7 +51,7 @@ def fit(train: list[Data], seed: int) -> tuple[Models, dict[str, Any]]:
         ("Alone, Laplace linear", co.LocalOnly(LAPLACE), 1),
     ):
         result = co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
-        if method.common:
+        if has_common(method):
             common[row] = result.model()
         own[row] = [result.model(site) for site in names]
     return own, common

@@ -18,6 +18,7 @@ from consilience.distributions.predictive import tempered
 from consilience.distributions.prior import Isotropic
 from consilience.inference import Newton
 from consilience.key import Key
+from consilience.method.declared import turn
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.metrics.choice import choose_value, knob_of, log_scores
 from consilience.study.protocol.columns import inspect, labelled_rows
@@ -75,7 +76,7 @@ def compare(train: list[Data], choose: list[Data], test: Tensor, seed: int, pref
         knob = knob_of(own, state)
         found[row] = own.predictive(result.task, state)(test)[0].exp()[:, 1]
         value, t = choose_value(total, knob)
-        best, new = own.turn(state, value)
+        best, new = turn(own, state, value)
         label = {"beta": "β and temperature", "penalty": "λ and temperature", "": "temperature"}[knob.name]
         found[f"{row} + {label}"] = tempered(best.predictive(result.task, new)(test), t)[0].exp()[:, 1]
 

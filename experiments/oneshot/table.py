@@ -27,7 +27,7 @@ from consilience.glm.fitting import LEAST
 from consilience.glm.heads import Discriminant, OneHot
 from consilience.inference import SGD, Adam, CyclicalSGHMC, Inference, Laplace, MeanField, Sampler
 from consilience.inference.fast.shared import SharedTraining, share_training
-from consilience.method import Method, Needs, needs
+from consilience.method import Bound, Method, Needs, OnFeatures, needs
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
 from consilience.models import model
@@ -64,7 +64,8 @@ def rows_of(size: Size) -> dict[str, Method]:
     """Every row of the table, as a method with its settings."""
     rows: dict[str, Method] = {"fedavg": co.FedAvg(SGD(epochs=size.epochs, batch=size.batch))}
     for name, kind in sorted(METHODS.items()):
-        if kind.bound or name in APART or "classification" not in kind.tasks or not (kind.one_shot or name in SMALL):
+        small = kind.about.one_shot or name in SMALL
+        if issubclass(kind, Bound) or name in APART or "classification" not in kind.about.tasks or not small:
             continue
         rows[name] = with_passes(kind(), size)
         if getattr(rows[name], "distil", None) is not None and name not in BY_STUDENT:
@@ -121,7 +122,7 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None, share
     values: Values = {}
     for row, method in rows.items():
         task = network
-        if method.heads:
+        if isinstance(method, OnFeatures):
             task = head
         values[row] = score_row(method, task, sites, test, seed, shared)
     return values

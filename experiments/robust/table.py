@@ -85,7 +85,7 @@ def trial(name: str, seed: int) -> dict[str, dict[str, Any]]:
         for liars in (0, 1):
             chosen = lied_to(method, len(sites) - 1) if liars else method
             try:
-                if method.one_shot:
+                if method.about.one_shot:
                     result = fitted.pool(chosen)  # the same replies under another rule
                 else:
                     result = co.run(chosen, task, sites, seed=seed, engine=ENGINE)

@@ -24,6 +24,7 @@ from consilience.inference.kernels import At
 from consilience.key import Key
 from consilience.messages import Client, Server
 from consilience.method import Needs, Pooled, State, needs
+from consilience.method.declared import shows_inputs
 from consilience.methods.fedpa import delta
 from consilience.runs.engines import Sequential, Turn
 
@@ -412,8 +413,8 @@ def test_fedkts_inner_tier_is_the_same_on_every_engine_and_sends_the_inputs(
     plain = co.run(co.FedKT(co.SGD(epochs=2), distil=distil), task, sites, engine="sequential")
     more = one.report["ledger"]["down_floats"] - plain.report["ledger"]["down_floats"]
     assert sites.inputs is not None and more == len(sites) * sites.inputs.numel()
-    assert Needs.INPUTS in needs(method) and method.shows_inputs
-    assert not dataclasses.replace(method, teachers=1).shows_inputs
+    assert Needs.INPUTS in needs(method) and shows_inputs(method)
+    assert not shows_inputs(dataclasses.replace(method, teachers=1))
     with pytest.raises(InputError, match=r"needs .*unlabelled rows"):
         co.run(dataclasses.replace(method, distil=None), task, dataclasses.replace(sites, inputs=None))
     with pytest.raises(InputError, match="teachers=0 trains nothing"):

@@ -14,6 +14,7 @@ from consilience.aggregation import average, cap_evidence, median, multiply, tri
 from consilience.distributions.posterior import Dense, Gaussian, Point
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.method.declared import averages
 from consilience.methods import METHODS
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.runs.run import Compute
@@ -63,7 +64,7 @@ def test_a_lie_moves_the_average_and_hardly_the_median(name: str) -> None:
         params = robust.aggregate(task, begin, lied, result.server).posterior.params
         return max(float((leaf - begin.posterior.params[k]).abs().max()) for k, leaf in params.items())
 
-    assert not dataclasses.replace(method, rule=median).averages and method.averages  # type: ignore[type-var]
+    assert not averages(dataclasses.replace(method, rule=median)) and averages(method)  # type: ignore[type-var]
     assert largest(median) < 1 and largest(trimmed) < 1
     assert largest(average) > (0.09 if name in ("fedadam", "fedyogi") else 1e3)  # whose steps are bounded anyway
 

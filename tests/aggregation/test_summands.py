@@ -16,13 +16,14 @@ from consilience.aggregation.distil import Distil
 from consilience.aggregation.merging import cf, eaa, gaa, ppa
 from consilience.key import Key, Stream
 from consilience.messages import Received
+from consilience.method.declared import is_sum, summation
 from consilience.methods import METHODS
 from consilience.runs.engines.exchange import Turn
 from consilience.runs.engines.round import server_in_round, server_view
 from consilience.runs.engines.sequential import Sequential
 from consilience.study.validation.steps import scales_of
 
-SUMS = sorted(name for name, kind in METHODS.items() if kind().summation() is not None)
+SUMS = sorted(name for name, kind in METHODS.items() if summation(kind()) is not None)
 FURTHER = {  # settings that are summed in their own way
     "variational, eaa": ("variational", {"rule": eaa}),
     "variational, ppa": ("variational", {"rule": ppa}),
@@ -38,7 +39,7 @@ def test_methods_that_are_sums_say_so_and_others_do_not() -> None:
     assert {*SUMS} >= {"fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedpa", "scaffold", "mime", "mimelite"}
     assert {*SUMS} >= {"gaussian_product", "pvi", "variational", "exact", "exact_tuned", "glm", "evidence_logits"}
     assert not {*SUMS} & {"mixture", "bcm", "beta", "oneshot", "ep_mcmc", "fedbe", "fedkt", "coreset", "evidence"}
-    assert {name for name, kind in METHODS.items() if kind.sums} <= {*SUMS}
+    assert {name for name, kind in METHODS.items() if is_sum(kind)} <= {*SUMS}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_methods_that_are_sums_say_so_and_others_do_not() -> None:
     ids=["median", "cap", "float16", "cf", "population", "estimated penalty", "no penalty"],
 )
 def test_settings_that_need_single_replies_are_no_sums(method: co.Method) -> None:
-    assert method.summation() is None
+    assert summation(method) is None
 
 
 def prepared(name: str, settings: dict[str, Any]) -> tuple[co.Method, co.Task, Sequential, Any]:
@@ -75,17 +76,17 @@ def replies_of(method: co.Method, task: co.Task, engine: Sequential, message: An
 @torch.no_grad()
 def test_a_total_pools_to_what_the_replies_pool_to(case: str) -> None:
     method, task, engine, server = prepared(*CASES[case])
-    summation = method.summation()
-    assert summation is not None
+    how = summation(method)
+    assert how is not None
     state = method.init(task, server)
 
-    for t in range(1 if method.one_shot else 2):
+    for t in range(1 if method.about.one_shot else 2):
         replies = replies_of(method, task, engine, method.broadcast(state), t)
         drawing = server_in_round(server, Key(0), t)
         plain = method.aggregate(task, state, replies, drawing)
-        summands = [summation.split(reply.payload, reply.size) for reply in replies]
+        summands = [how.split(reply.payload, reply.size) for reply in replies]
         total = tree.map(lambda *leaves: torch.stack(leaves).sum(0), *summands)
-        joined = summation.join(total, len(replies), replies[0].payload)
+        joined = how.join(total, len(replies), replies[0].payload)
         summed = method.aggregate(task, state, joined, drawing)
         for a, b in zip(tree.leaves(plain), tree.leaves(summed), strict=True):
             torch.testing.assert_close(torch.as_tensor(b), torch.as_tensor(a), rtol=1e-5, atol=1e-7)
@@ -97,10 +98,10 @@ def test_a_total_pools_to_what_the_replies_pool_to(case: str) -> None:
 @torch.no_grad()
 def test_the_total_is_off_by_no_more_than_half_a_step_for_each_site(name: str) -> None:
     method, task, engine, server = prepared(name, {})
-    summation = method.summation()
-    assert summation is not None
+    how = summation(method)
+    assert how is not None
     replies = replies_of(method, task, engine, method.broadcast(method.init(task, server)), 0)
-    summands = [summation.split(reply.payload, reply.size) for reply in replies]
+    summands = [how.split(reply.payload, reply.size) for reply in replies]
     scales = scales_of(summands[0], None, 1000, len(replies))
 
     total = scales.to_total(sum(map(scales.to_multiples, summands)), len(replies))

@@ -8,6 +8,7 @@ import torch
 
 import consilience as co
 from consilience.method import is_personal
+from consilience.method.which import has_common
 
 NAMES = ("fedavg", "gaussian_product", "glm", "hierarchical", "local_only")
 
@@ -49,4 +50,4 @@ def test_scores_sets_and_parts_are_those_of_what_is_predicted(name: str) -> None
         assert torch.allclose(p.aleatoric + p.epistemic, torch.special.entr(p.probs.double()).sum(1), atol=1e-5)
     drawn = name not in ("glm", "hierarchical")  # the others find a mode or a sum, from wherever they start
     assert (first.metrics["nll"] != pytest.approx(other.metrics["nll"], rel=1e-6)) == drawn
-    assert ("newcomer_guarantee" in first.report) == (is_personal(first.method) and first.method.common)
+    assert ("newcomer_guarantee" in first.report) == (is_personal(first.method) and has_common(first.method))

@@ -7,7 +7,6 @@ import json
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from consilience.distributions.penalties import proximal
 from consilience.distributions.posterior import Point, average
 from consilience.inference import Inference
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import State
+from consilience.method import Personal, State
 from consilience.methods.hierarchical import Hierarchical
 from consilience.runs.result import Prediction, Result
 from consilience.task import Task
@@ -29,7 +28,7 @@ NAMES = ("north", "south", "west")
 
 
 @dataclass(frozen=True)
-class Ditto(co.Method):
+class Ditto(Personal, co.Method):
     """Ditto.  Li, Hu, Beirami and Smith, ICML 2021, Algorithm 1; sites have models of their own.
 
         for each round
@@ -44,7 +43,6 @@ class Ditto(co.Method):
         pull: λ.
     """
 
-    source: ClassVar[str] = "Li et al., ICML 2021"
     inference: Inference = co.SGD(epochs=3, rate=0.3)
     pull: float = 0.01
 

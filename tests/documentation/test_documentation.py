@@ -136,7 +136,7 @@ def test_every_method_has_its_page_from_its_file(pages: types.ModuleType) -> Non
     for name in METHODS:
         page = pages.method_page(name)
         assert page.startswith(f"# {name}\n")
-        assert METHODS[name].sends in page
+        assert METHODS[name].about.sends in page
     beta = pages.method_page("beta")
     assert "Hasan et al., AAAI 2024" in beta and "4   β ← argmax" in beta and "`inference.temperature`" in beta
 
@@ -152,15 +152,17 @@ def test_an_absent_page_is_left_out_and_a_new_one_is_listed(pages: types.ModuleT
 
 
 def test_the_threat_model_asks_every_method_whether_it_is_a_sum(pages: types.ModuleType) -> None:
+    from consilience.method import Bound
+    from consilience.method.declared import summation
     from consilience.methods import METHODS
 
     table = {row.split("`")[1]: row for row in pages.threats().splitlines() if "`" in row}
-    federated = {name: kind for name, kind in METHODS.items() if not kind.bound}
+    federated = {name: kind for name, kind in METHODS.items() if not issubclass(kind, Bound)}
 
     assert table.keys() == federated.keys()
     for name, kind in federated.items():
-        assert kind.sends in table[name]
-        assert ("the sum" in table[name]) == (kind().summation() is not None), name
+        assert kind.about.sends in table[name]
+        assert ("the sum" in table[name]) == (summation(kind()) is not None), name
 
 
 @pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs").glob("*.md")))

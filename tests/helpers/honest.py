@@ -72,7 +72,7 @@ def honest_rounds(agreement: Agreement, data: Sequence[Data], rounds: int = 2) -
     server = Server(inputs, None, Key(3), len(data))
     state = method.init(task, server)
     engine = Sequential(data)
-    if method.one_shot:
+    if method.about.one_shot:
         rounds = 1
     for t in range(rounds):
         message = method.broadcast(state)

@@ -16,6 +16,7 @@ import consilience as co
 from consilience.cli.device_check import shorten as shortened
 from consilience.data.splits.split import Rows, Split
 from consilience.key import Key
+from consilience.method import Bound, OnFeatures
 from consilience.methods import METHODS
 from consilience.models.controlled import control
 from consilience.models.maps import features, on_features
@@ -43,7 +44,7 @@ PROBLEMS = {"classification": classification, "regression": regression}
 def problem_of(name: str, problem: str, dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
     """A problem that suits a method: a linear layer on fixed features for those that learn nothing else."""
     task, sites = PROBLEMS[problem](dtype)
-    if not METHODS[name].heads:
+    if not issubclass(METHODS[name], OnFeatures):
         return task, sites
     width = 6
     layer = co.models.linear(width, sites.classes)
@@ -57,7 +58,7 @@ def method(name: str) -> co.Method:
 
 def works_on(name: str, problem: str) -> bool:
     """Whether a method is for this kind of problem; a method says so in its `tasks`."""
-    return problem in METHODS[name].tasks
+    return problem in METHODS[name].about.tasks
 
 
 CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if works_on(name, problem)]
@@ -66,7 +67,7 @@ CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if 
 def in_turn(*, bounds: bool = True) -> list[Any]:
     """All cases; where a method has several problems, all but one of them slow: the first, the second, the first …"""
     marked = []
-    names = [name for name in sorted(METHODS) if bounds or not METHODS[name].bound]
+    names = [name for name in sorted(METHODS) if bounds or not issubclass(METHODS[name], Bound)]
     for place, name in enumerate(names):
         problems = [problem for problem in PROBLEMS if works_on(name, problem)]
         for problem in problems:

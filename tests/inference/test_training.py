@@ -20,7 +20,7 @@ from consilience.inference.chain import draw_epochs
 from consilience.inference.gradient import pass_of
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server
-from consilience.method import State
+from consilience.method import BatchNormed, State
 from consilience.methods import METHODS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.resnet import resnet
@@ -175,7 +175,7 @@ def test_samplers_add_no_noise_to_running_statistics() -> None:
     assert furthest(hot.params["0.weight"][0], start.params["0.weight"]) > 0.1
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m.moves_statistics))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if issubclass(m, BatchNormed)))
 def test_methods_that_move_statistics_do(name: str) -> None:
     _, sites = tiny.classification()
     task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)))
@@ -192,7 +192,7 @@ def test_methods_that_move_statistics_do(name: str) -> None:
             assert furthest(mean[statistic], task.like[statistic]) > 1e-3
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if not m.moves_statistics))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if not issubclass(m, BatchNormed)))
 def test_other_methods_refuse_them(name: str) -> None:
     _, sites = tiny.classification()
     task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))

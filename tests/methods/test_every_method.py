@@ -21,6 +21,8 @@ from consilience.distributions.predictive import Distribution
 from consilience.key import Key
 from consilience.messages import Client, Received, Server
 from consilience.method import is_personal, own_models
+from consilience.method.declared import pools_rows
+from consilience.method.which import has_common
 from consilience.methods import METHODS
 from consilience.runs.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.runs.provenance import citation
@@ -45,7 +47,7 @@ def play_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, o
     torch.manual_seed(0)
     task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
-    sites = sites.pooled() if method.pooled else sites
+    sites = sites.pooled() if pools_rows(method) else sites
     server = Server(sites.inputs, sites.calibration, Key(2), len(sites))
     state = method.init(task, server)
     replies = Sequential(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
@@ -57,7 +59,7 @@ one_round = cache(play_round)  # for all tests: nothing changes what it was give
 
 def count_rounds(name: str) -> int:
     """How many rounds show that a method goes on from where it was."""
-    if METHODS[name].one_shot:
+    if METHODS[name].about.one_shot:
         return 1
     return 2
 
@@ -119,7 +121,7 @@ def test_parts_of_uncertainty_belong_to_the_number_that_they_stand_beside(
     """Aleatoric + epistemic is the entropy of the probabilities, or the variance, that are returned."""
     result = scored_run(name, problem)
     x = result.sites.all_test.x[:20]
-    sites = [None] if result.method.common else []
+    sites = [None] if has_common(result.method) else []
     if is_personal(result.method):
         sites.append(result.sites.names[0])
     for site in sites:
@@ -166,7 +168,7 @@ def test_order_of_clients_is_irrelevant(name: str, problem: str) -> None:
     backward = method.aggregate(task, state, replies[::-1], server)
 
     a, b = prediction(method, task, forward, sites), prediction(method, task, backward, sites)
-    b = b if method.common else b[::-1]  # models of their own alone stand in the order of the replies
+    b = b if has_common(method) else b[::-1]  # models of their own alone stand in the order of the replies
     assert distance(a, b) < 1e-4  # float32 sums in another order
 
 
@@ -215,7 +217,7 @@ def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str, whole
 def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> None:
     task, sites = tiny.problem_of(name, problem, torch.float64)
     method = tiny.method(name)
-    rounds = 1 if method.one_shot else 3
+    rounds = 1 if method.about.one_shot else 3
 
     results = [
         co.run(method, task, sites, rounds=rounds, engine=engine, scored=False)

@@ -18,7 +18,9 @@ from scipy import stats
 import consilience as co
 from consilience.data.sites import Sites
 from consilience.errors import InputError
-from consilience.method import Needs, needs
+from consilience.method import Needs, Private, needs
+from consilience.method.declared import is_sum
+from consilience.method.which import has_common
 from consilience.methods import METHODS, method
 from consilience.methods.rules import (
     KINDS,
@@ -120,11 +122,12 @@ def test_every_situation_has_an_answer_that_keeps_what_was_asked_for() -> None:
         if "refuse" in RULES[rule]:
             continue
         chosen = METHODS[advise(situation).method]
-        assert kinds.get(situation.kind, situation.kind) in chosen.tasks, situation
-        assert chosen.sums or not situation.secure, situation
-        assert chosen.private or not situation.private, situation
-        assert chosen.common or situation.place == "run", situation
-        once = chosen.one_shot or chosen.usual_rounds == 1 or (situation.kind == "numbers" and situation.effects)
+        assert kinds.get(situation.kind, situation.kind) in chosen.about.tasks, situation
+        assert is_sum(chosen) or not situation.secure, situation
+        assert issubclass(chosen, Private) or not situation.private, situation
+        assert has_common(chosen) or situation.place == "run", situation
+        one = chosen.about.rounds.usual == 1
+        once = one or (situation.kind == "numbers" and situation.effects)
         assert once or not situation.one_round or situation.secure, situation
     assert taken == set(range(len(RULES))), "a rule that is never taken"
 

@@ -21,6 +21,7 @@ from consilience.inference.fast.compiled import WORTH, has_compiler, worthwhile
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server, fold
 from consilience.method import State
+from consilience.method.declared import averages, folds
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_ozer
 from consilience.runs import engines
@@ -133,7 +134,7 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
         engine.gather(Hungry(fits=0), task, start, range(10), Turn(1, Key(2)))
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().averages))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if averages(m())))
 def test_folded_replies_give_the_same_state(name: str) -> None:
     task, sites = tiny.classification(torch.float64)
     method = tiny.method(name)
@@ -165,7 +166,7 @@ def test_a_run_that_folds_ends_where_one_that_keeps_does(monkeypatch: pytest.Mon
         folding.pool(co.FedAvg())
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().folds and not m().averages))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if folds(m()) and not averages(m())))
 def test_sums_that_are_folded_end_where_those_that_are_kept_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consilience.runs.engines.participation.PORTION", 2)
     task, sites = tiny.problem_of(name, "classification", torch.float64)

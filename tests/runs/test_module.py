@@ -10,7 +10,7 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.method import Method
+from consilience.method import is_personal
 from consilience.methods import METHODS
 from consilience.runs.module import Predictor, export_module, exported
 
@@ -18,7 +18,7 @@ LINEAR = ("exact", "exact_tuned", "glm", "hierarchical")
 QUICK = ("fedavg", "beta", "gaussian_product")  # one network, several, and draws of a Gaussian
 DEAR = ("mixture", "evidence", "exact")
 TRACED = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR)]
-POOLED = sorted(name for name, kind in METHODS.items() if kind.personal is Method.personal)
+POOLED = sorted(name for name, kind in METHODS.items() if not is_personal(kind()))
 
 
 def result(name: str) -> co.Result:

@@ -197,15 +197,15 @@ def test_a_site_that_diverges_is_lost_only_if_asked_for(engine: str) -> None:
     assert [r.client for r in result.replies] == [0, 2, 3]
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if not m.everyone))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if not m.about.everyone))
 def test_every_method_works_with_some_of_its_clients_or_says_it_cannot(name: str) -> None:
     task, sites = tiny.problem_of(name, "classification")
-    rounds = 1 if METHODS[name].one_shot else 3
+    rounds = 1 if METHODS[name].about.one_shot else 3
     result = co.run(tiny.method(name), task, sites, rounds=rounds, participation=Participation(3, 0.1), seed=1)
     assert math.isfinite(result.metrics["nll"])
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m.everyone))
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m.about.everyone))
 def test_methods_that_need_everyone_refuse(name: str) -> None:
     task, sites = tiny.problem_of(name, "classification")
     with pytest.raises(co.InputError, match="needs a reply from every site in every round"):

@@ -14,13 +14,14 @@ import torch
 
 from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
+from consilience.method import Bound, OnFeatures
 from consilience.methods import METHODS
 from consilience.study.protocol.columns import Column
 from consilience.study.validation.bounds import Bounds
 from consilience.study.validation.gate import Refused
 from consilience.study.validation.rules import bounds_of
 
-FEDERATED = sorted(name for name, method in METHODS.items() if not method.bound)
+FEDERATED = sorted(name for name, method in METHODS.items() if not issubclass(method, Bound))
 PRIORS = {"usual": {"prior_var": 1.0}, "narrow": {"prior_var": 0.01}, "wide": {"prior_var": 100.0}}
 GAUSSIANS = {
     "dense Laplace": ("gaussian_product", ("inference.mode=Newton", "inference.dense=True")),
@@ -46,7 +47,7 @@ def admitted(folder: Path, count: int = 40, **changes: Any) -> int:
 
 @pytest.mark.parametrize("name", FEDERATED)
 def test_no_honest_reply_of_any_method_is_refused(name: str, tmp_path: Path) -> None:
-    rounds = 1 if METHODS[name].one_shot else 2
+    rounds = 1 if METHODS[name].about.one_shot else 2
 
     assert admitted(tmp_path, method=name, rounds=rounds) == 3 * rounds
 
@@ -59,11 +60,11 @@ def test_no_honest_reply_of_any_method_is_refused(name: str, tmp_path: Path) -> 
 def test_whatever_the_prior_the_model_and_the_target(
     name: str, kind: str, model: str, prior: str, tmp_path: Path
 ) -> None:
-    changes: dict[str, Any] = {"method": name, "model": model, "rounds": 1 if METHODS[name].one_shot else 2}
-    if METHODS[name].heads and model != "linear":
+    changes: dict[str, Any] = {"method": name, "model": model, "rounds": 1 if METHODS[name].about.one_shot else 2}
+    if issubclass(METHODS[name], OnFeatures) and model != "linear":
         pytest.skip("learns a linear layer only")
     if kind == "numbers":
-        if "regression" not in METHODS[name].tasks:
+        if "regression" not in METHODS[name].about.tasks:
             pytest.skip("predicts classes only")
         changes["target"] = honest.NUMBER
     for count in (14, 200):
@@ -74,7 +75,7 @@ def test_whatever_the_prior_the_model_and_the_target(
 def test_no_honest_gaussian_is_refused_however_it_was_fitted(kind: str, tmp_path: Path) -> None:
     method, settings = GAUSSIANS[kind]
 
-    assert admitted(tmp_path, method=method, settings=settings, rounds=1 if METHODS[method].one_shot else 2)
+    assert admitted(tmp_path, method=method, settings=settings, rounds=1 if METHODS[method].about.one_shot else 2)
 
 
 def test_the_default_study_is_held_to_what_its_rows_explain(tmp_path: Path) -> None:

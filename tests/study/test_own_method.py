@@ -18,13 +18,14 @@ from consilience.plugins import VARIABLE
 OWN = '''"""Median of the clients' weights.  A user's own file."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 import consilience as co
 from consilience.inference import Inference
 from consilience.messages import Reply
+from consilience.method import ONE_SHOT, About
 from consilience.distributions.posterior import Point
 from consilience.data.sites import Data  # imported, and still kept off the wire
 
@@ -42,7 +43,7 @@ class FedMedian(co.Method):
     2   theta <- their median, weight by weight
     """
 
-    one_shot: ClassVar[bool] = True
+    about = About(rounds=ONE_SHOT)
 
     inference: Inference = co.SGD(epochs=2)  # how a client trains
 

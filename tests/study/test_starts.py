@@ -29,7 +29,7 @@ def test_the_messages_and_replies_of_every_method_pass_in_every_round(name: str,
     state = method.init(task, server)
     broadcasts = Broadcasts(method, task, sites.train[0])
     engine = Sequential(sites.train)
-    rounds = 1 if method.one_shot else 2 if method.everyone else most
+    rounds = 1 if method.about.one_shot else 2 if method.about.everyone else most
 
     for t in range(rounds):
         message = method.broadcast(state)

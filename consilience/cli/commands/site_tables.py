@@ -58,7 +58,7 @@ def show_rehearsal(agreement: Agreement) -> None:
     from consilience.study.protocol.promise import describe_promise
     from consilience.study.protocol.rehearsal import rehearse
 
-    say(f"What would leave: {agreement.build_method().sends}", "bold")
+    say(f"What would leave: {agreement.build_method().about.sends}", "bold")
     if agreement.secure:
         say("It is masked: the coordinator sees the sum of these numbers over all sites, and nobody sees this site's.")
     rounds = range(1, min(agreement.rounds, 2) + 1)

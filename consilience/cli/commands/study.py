@@ -63,7 +63,7 @@ def _show_agreement(agreement: Agreement) -> None:
     rounds = count(agreement.rounds, "round")
     say(f"{agreement.method} with the model {agreement.network}, {rounds}, seed {agreement.seed}.")
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
-    say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
+    say(f"A site sends: {agreement.build_method().about.sends} ({leaves}).")
     if agreement.secure:
         say("Sites mask what they send: the coordinator sees the sum over all sites, and no site's own.")
     say(f"Sites get back: {agreement.hand_out}.")
@@ -158,7 +158,7 @@ def scale(study_file: Study_, files: Files_) -> None:
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
     agreement, senders = with_scaling(study, files)
-    text = agreement_text(agreement, agreement.build_method().sends)
+    text = agreement_text(agreement, agreement.build_method().about.sends)
     scaled = Study(agreement, sums=senders, text=text)
     write_files(study_file, study_text(scaled), "Study", shared=True)
     for sender in senders:

@@ -135,7 +135,7 @@ def new(
     draft.check()
     key = new_key(path.with_suffix(".key"))
     agreement = dataclasses.replace(draft, server=public(key))
-    write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
+    write_files(path, agreement_text(agreement, agreement.build_method().about.sends), "Study", shared=True)
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
     _say_guesses(like, dictionary, target_column, columns_)
     needed = f"every site needs {draft.fewest_rows:,} training rows"

@@ -16,6 +16,7 @@ from consilience.errors import Diverged, Exploded, InputError, SiteWarning
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply
 from consilience.method import Method, is_personal, name
+from consilience.method.declared import protect
 from consilience.method.settings import slow_down
 from consilience.privacy.entropy import Source, noise_source
 from consilience.runs.engines.participation import FAILED
@@ -177,12 +178,12 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
             continue
         if paced is not method:
             warnings.warn(SiteWarning(k, SLOWED), stacklevel=2)
-        return method.protect(reply, source)
+        return protect(method, reply, source)
     assert failure is not None
     if not isinstance(failure, Exploded):
         raise failure
     warnings.warn(SiteWarning(k, EXPLODED), stacklevel=2)
-    return method.protect(_reply(paced, dataclasses.replace(task, guarded=False), message, client, k, round), source)
+    return protect(method, _reply(paced, dataclasses.replace(task, guarded=False), message, client, k, round), source)
 
 
 def _reply(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:

@@ -9,6 +9,7 @@ from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.messages import Received
 from consilience.method import Method
+from consilience.method.declared import fold_replies
 from consilience.progress import track
 from consilience.runs.engines import participation as part
 from consilience.runs.engines.exchange import Engine, Turn
@@ -67,7 +68,7 @@ class Gathering:
             for reply in portion_replies:
                 ledger.record(round + 1, reply.client, message, reply.payload)
             if self.folding:
-                replies = method.fold([*replies, *portion_replies])
+                replies = fold_replies(method, [*replies, *portion_replies])
             else:
                 replies = portion_replies
         for k in sorted(self.lost):

@@ -60,11 +60,11 @@ def measure_influence(
     Returns:
         The influence.
     """
-    if getattr(method, "distil", None):
+    if method.distil:
         method = dataclasses.replace(method, distil=None)  # type: ignore[type-var]
     if Needs.INPUTS in needs(method):
         return Influence({}, "the pool is trained at the coordinator, which would have to be done again for each site.")
-    if method.everyone:
+    if method.about.everyone:
         return Influence({}, "the method cannot pool without one of the sites.")
 
     def pool(received: Sequence[Received]) -> Tree:

@@ -105,7 +105,7 @@ def check(p: Participation, method: Method, clients: int) -> None:
             f"min_replies={p.min_replies} (--min-replies): {cohort_size} sites are asked in a round, so give a number "
             f"from 1 to {cohort_size}."
         )
-    if p.partial and method.everyone:
+    if p.partial and method.about.everyone:
         raise InputError(
             f"{name(method)} needs a reply from every site in every round: leave out participation, dropout, deadline "
             "and min_replies."

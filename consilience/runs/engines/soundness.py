@@ -16,6 +16,7 @@ from consilience.errors import Diverged, InputError
 from consilience.key import Key, Stream
 from consilience.messages import Received
 from consilience.method import Method
+from consilience.method.which import has_common, own_states
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -99,9 +100,9 @@ def predicts_finite(
         return True
     with quietly():
         kept = {k: memory for k, memory in (memories or {}).items() if holds_finite(memory)}
-        models = list((method.personal(task, state, kept) or {}).values())
+        models = list((own_states(method, task, state, kept) or {}).values())
         models = [method.predictive(task, own) for own in models]
-        if method.common:
+        if has_common(method):
             models.append(method.predictive(task, state))
         return all(bool(finite_rows(model(x)).all()) for model in models)
 

@@ -19,6 +19,7 @@ from consilience.errors import InputError
 from consilience.inference.fast.compiled import worthwhile
 from consilience.messages import Client, Received, Reply
 from consilience.method import Method
+from consilience.method.declared import protect
 from consilience.models.plain import perceptron
 from consilience.progress import track
 from consilience.runs.engines.exchange import Turn, alone, client_view, excuse, explaining, source_of, used_of
@@ -75,7 +76,7 @@ class Vectorised:
                 if together is None:
                     reply = alone(method, task, message, views[k], k, turn.round)  # perhaps with smaller steps
                 else:
-                    reply = method.protect(together, source_of(views[k]))
+                    reply = protect(method, together, source_of(views[k]))
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received

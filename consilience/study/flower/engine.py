@@ -18,6 +18,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.method import Method
+from consilience.method.declared import doubt, implied
 from consilience.runs.engines.exchange import Turn
 from consilience.serialisation.codec import types_of
 from consilience.study.flower.asking import Asking
@@ -145,8 +146,8 @@ class Flower:
         answers = self.replies(present, partial(self.requests, method, message, turn=turn), needed)
         round = turn.round + 1
         form = self.rehearsal.form(method, task, message, round)
-        doubt, implied = partial(method.doubt, task, message), partial(method.implied, task, message)
-        gate = Gate(self.rules, form, round, doubt=doubt, implied=implied).answering(message)
+        doubts, behind = partial(doubt, method, task, message), partial(implied, method, task, message)
+        gate = Gate(self.rules, form, round, doubt=doubts, implied=behind).answering(message)
         if self.adapt is not None:
             gate = self.adapt(gate, message)
         received = []

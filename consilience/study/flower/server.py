@@ -23,7 +23,7 @@ from consilience.disk.watch import Watch
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
 from consilience.messages import Received, Server
-from consilience.method import Method, Needs, group, needs
+from consilience.method import Method, Multiplied, Needs, group, needs
 from consilience.privacy.disclosure.rules import FEWEST_SITES, by_rule
 from consilience.runs.engines import threads_for
 from consilience.runs.engines.participation import Participation
@@ -296,7 +296,7 @@ def _check_without(study: Study, method: Method, without: Sequence[str]) -> None
         return
     if not study.agreement.secure:
         raise InputError("This study does not mask: go on without sites by min_replies (--min-replies).")
-    if method.everyone:
+    if method.about.everyone:
         raise InputError(f"{study.agreement.method} needs every site in every round: wait for {', '.join(without)}.")
     left = len(study.active) - len({study.member(name).number for name in without})
     if left < study.agreement.fewest_sites:
@@ -349,7 +349,7 @@ def _header(study: Study, method: Method, task: Task, participation: Participati
         "title": title,
         "summary": source,
         "needs": group(method),
-        "multiplies": method.multiplies,
+        "multiplies": isinstance(method, Multiplied),
         "data": agreement.name,
         "split": "study",
         "sites": len(study.active),

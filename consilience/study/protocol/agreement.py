@@ -16,7 +16,8 @@ from torch import nn
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError, unknown_name
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Bound, Method
+from consilience.method.declared import impute
 from consilience.methods import METHODS
 from consilience.methods.claims import for_rounds
 from consilience.methods.rules import USUAL_STUDY
@@ -235,7 +236,7 @@ class Agreement:
         """
         method = configure(METHODS[self.method](), (*self.settings, *promise_settings(self)))
         if marks := imputed_marks(self.columns):
-            method = method.imputed(marks, self.imputations)
+            method = impute(method, marks, self.imputations)
         return for_rounds(method, self.rounds)
 
     @property
@@ -309,15 +310,15 @@ class Agreement:
         method = self.build_method()
         check_settings(method)
         kind = self.kind
-        if METHODS[self.method].bound or kind not in method.tasks:
+        if issubclass(METHODS[self.method], Bound) or kind not in method.about.tasks:
             raise InputError(f"{self.method} cannot serve a {kind} study: choose another of `consilience methods`.")
-        if method.one_shot and self.rounds != 1:
+        if method.about.one_shot and self.rounds != 1:
             raise InputError(f"{self.method} is a one-round method: write rounds = 1.")
         if self.hand_out not in HAND_OUTS:
             raise unknown_name("way to hand out the model", self.hand_out, HAND_OUTS)
         if self.scaling not in ("agreed", "sums"):
             raise unknown_name("scaling", self.scaling, ["agreed", "sums"])
-        if self.hand_out == "student" and not getattr(method, "distil", None):
+        if self.hand_out == "student" and not method.distil:
             raise InputError('hand_out = "student" needs a distilling method: add "distil=Distil" to its settings.')
         if self.rounds < 1:
             raise InputError(f"rounds = {self.rounds}: at least one is needed.")

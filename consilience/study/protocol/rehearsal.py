@@ -14,6 +14,7 @@ from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.messages import Client, Received, Reply, Server
 from consilience.method import Method
+from consilience.method.declared import protect
 from consilience.method.settings import abridge
 from consilience.methods.claims import privacy_of
 from consilience.privacy.entropy import Simulated
@@ -249,7 +250,7 @@ class Rehearsal:
 
 
 def _answer(method: Method, task: Task, message: Tree, rows: Data, memory: Tree) -> Reply:
-    return method.protect(method.local(task, message, Client(rows, memory, Key(2).tensor)), Simulated(Key(2)))
+    return protect(method, method.local(task, message, Client(rows, memory, Key(2).tensor)), Simulated(Key(2)))
 
 
 def _form_of(reply: Reply) -> Form:

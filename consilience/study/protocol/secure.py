@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consilience.errors import InputError
 from consilience.method import Method
+from consilience.method.declared import summation
 
 if TYPE_CHECKING:
     from consilience.study.protocol.agreement import Agreement
@@ -55,7 +56,7 @@ def check_secure(agreement: Agreement, method: Method) -> None:
     Raises:
         InputError: The method is no sum, or sums could be taken apart.
     """
-    if method.summation() is None:
+    if summation(method) is None:
         raise InputError(
             f"secure = true needs replies that add up, and {agreement.method} as it is set needs them one by one: "
             "choose a method that is a sum (docs/threat-model.md lists them), or other settings."

@@ -92,8 +92,8 @@ class Gate(NamedTuple):
         form: What a reply looks like, by a rehearsal; None where invented rows do not do.
         round: The round that is collected, from 1 on.
         message: The hash of the message that is to be answered; empty where any is.
-        doubt: What the method itself says about what was sent, `Method.doubt` with task and message; None for nothing.
-        implied: The posterior behind what was sent, `Method.implied` with task and message; None for nothing.
+        doubt: What the method itself says about what was sent, `doubt` with task and message; None for nothing.
+        implied: The posterior behind what was sent, `implied` with task and message; None for nothing.
     """
 
     rules: Rules

@@ -18,6 +18,7 @@ from consilience.data.sites import Data
 from consilience.distributions.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.messages import Reply
 from consilience.method import Method
+from consilience.method.declared import weighs
 from consilience.models.maps import feature_map
 from consilience.privacy.disclosure.rules import RARE_VALUES, by_rule
 from consilience.privacy.disclosure.sparse import find_sparse
@@ -127,7 +128,7 @@ def check_asked(method: Method, task: Task, message: Tree, data: Data, smallest:
     Raises:
         Refused: The site does not answer it.
     """
-    weighing = method.weighs(task, message, data)
+    weighing = weighs(method, task, message, data)
     if weighing is None or len(data.y) < smallest:
         return
     products, lines = weighing

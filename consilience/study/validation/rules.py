@@ -17,6 +17,7 @@ from consilience.key import Stream
 from consilience.messages import Reply
 from consilience.method import Method
 from consilience.method import name as name_of
+from consilience.method.declared import doubt, fewest, implied, is_sum, narrowest, shows_inputs
 from consilience.models.maps import longest_features
 from consilience.privacy.disclosure.rules import SMALLEST_CELL, SUBTRACTION, by_rule
 from consilience.serialisation.codec import encode
@@ -115,7 +116,7 @@ def bounds_of(agreement: Agreement) -> Bounds:
         classes=len(agreement.target.classes),
         target=largest_target,
         noise=agreement.noise,
-        narrowest=agreement.build_method().narrowest,
+        narrowest=narrowest(agreement.build_method()),
         statistics=task.statistics,
         outcome=task.outcome,
         exposures=exposures,
@@ -156,8 +157,8 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
     gate = Gate(rules_of(agreement), form, round, asked)
     if message is None:
         return gate
-    doubt, implied = partial(method.doubt, task, message), partial(method.implied, task, message)
-    return gate.answering(message)._replace(doubt=doubt, implied=implied)
+    doubts, behind = partial(doubt, method, task, message), partial(implied, method, task, message)
+    return gate.answering(message)._replace(doubt=doubts, implied=behind)
 
 
 def begins_alone(agreement: Agreement, round: int) -> bool:
@@ -167,7 +168,7 @@ def begins_alone(agreement: Agreement, round: int) -> bool:
         agreement: The study's agreement.
         round: The round, from 1 on.
     """
-    return round == 1 and not agreement.build_method().shows_inputs
+    return round == 1 and not shows_inputs(agreement.build_method())
 
 
 def message_hash(agreement: Agreement, message: Tree, round: int) -> str:
@@ -209,9 +210,9 @@ def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
     try:
         for check in OWN:
             check(reply, gate)
-        fewest = int(method.fewest(reply))
-        if 0 < fewest < rules.smallest:
-            sentence = f"it sums over no more than {fewest} rows, and no count below {rules.smallest} may be shown."
+        least = int(fewest(method, reply))
+        if 0 < least < rules.smallest:
+            sentence = f"it sums over no more than {least} rows, and no count below {rules.smallest} may be shown."
             raise Refused(by_rule(SMALLEST_CELL, sentence))
     except Refused as error:
         remedy = "Agree on a smaller count or on another method."
@@ -271,7 +272,7 @@ def check_release(
     if not near:
         return []
     what = "which part of them came from"
-    if agreement.build_method().sums:
+    if is_sum(agreement.build_method()):
         what = "what was sent by"
     shown = f"whoever has this model and an earlier one can compute {what} {', '.join(near)}"
     if not accept:
