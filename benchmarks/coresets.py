@@ -27,13 +27,13 @@ def measure(options: Namespace) -> dict[str, Any]:
     learn, _, _, rounds = figure2.SCALES[scale]
     sites = figure2.prepare(100, 0)
     task = co.regression(mlp_swish(1), noise=figure2.NOISE, prior=Isotropic(100.0))
-    average = co.FedAvg(co.Adam(rate=1e-2, epochs=2, batch=20))
+    average = co.methods.FedAvg(co.Adam(rate=1e-2, epochs=2, batch=20))
     history = co.run(average, task, sites, rounds=rounds).report["history"]
     best = min(history, key=lambda row: row["validation_nll"])["round"]
     fedavg = co.run(average, task, sites, rounds=best, scored=False).report["seconds"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        method = co.CoresetFL(learn, co.Adam(rate=1e-2, epochs=1, batch=1000))
+        method = co.methods.CoresetFL(learn, co.Adam(rate=1e-2, epochs=1, batch=1000))
         coreset = co.run(method, task, sites, scored=False).report["seconds"]
     seconds = {"coreset_seconds": coreset, "fedavg_seconds": fedavg}
     return {"scale": scale, **seconds, "fedavg_rounds": best, "ratio": coreset / fedavg}

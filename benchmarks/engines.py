@@ -39,7 +39,7 @@ def measure(options: Namespace) -> dict[str, Any]:
     results = {}
     for name, (network, data) in problems(options.scale).items():
         task = co.classification(network())
-        method = co.FedAvg(co.SGD(rate=0.01, epochs=1, batch=100))
+        method = co.methods.FedAvg(co.SGD(rate=0.01, epochs=1, batch=100))
         rows = {kind: a_round(method, task, data, engine(kind, data)) for kind in EMBEDDED[1:]}
         rows["sequential"] = a_round(method, task, data, engine("sequential", data), threads=1)
         rows[THREADED] = a_round(method, task, data, engine("sequential", data))

@@ -60,7 +60,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
     data = tuple(co.data.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in files)
     names = tuple(str(k) for k in range(clients))
     sites = Sites(data, data, None, None, None, 10, 784, "mnist", "iid", names)
-    method, moments = co.FedAvg(co.SGD(rate=RATE, momentum=0.9, epochs=1, batch=BATCH)), list[float]()
+    method, moments = co.methods.FedAvg(co.SGD(rate=RATE, momentum=0.9, epochs=1, batch=BATCH)), list[float]()
 
     def time_gather(rows: Any) -> Any:
         where = engine_of(engine, rows)

@@ -30,7 +30,7 @@ def sites(clients: int, rows: int = ROWS, features: int = FEATURES) -> co.Sites:
 
 def alone(clients: int) -> dict[str, float]:
     """In this process: the second of two runs."""
-    rows, method = sites(clients), co.FedAvg(co.SGD(epochs=1, batch=20))
+    rows, method = sites(clients), co.methods.FedAvg(co.SGD(epochs=1, batch=20))
     task = co.classification(co.models.mlp(FEATURES, 10))
     work = lambda: co.run(method, task, rows, rounds=ROUNDS, scored=False, keep_replies="none")
     for _ in range(2 if clients <= 1_000 else 1):
@@ -53,7 +53,10 @@ def measure(options: Namespace) -> dict[str, Any]:
         count = max(2, round(clients * share))
         results[str(count)] = in_a_new_process(alone, count)
     measured = _with_rise(results)
-    for name, method, rounds in (("exact", co.ExactPooling(), 1), ("FedAvg", co.FedAvg(co.SGD(epochs=1, batch=20)), 2)):
+    for name, method, rounds in (
+        ("exact", co.methods.ExactPooling(), 1),
+        ("FedAvg", co.methods.FedAvg(co.SGD(epochs=1, batch=20)), 2),
+    ):
         results = {}
         for clients in MANY:
             count = max(2, round(clients * share))

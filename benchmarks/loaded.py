@@ -50,7 +50,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         count = max(2, round(clients * min(options.scale * 10, 1)))  # the whole at the default scale
         data = draw_rows(count, ROWS, (784,))
         task = co.classification(co.models.mlp(784, 10), prior=Flat())
-        method = co.FedAvg(co.SGD(rate=RATE, momentum=0.0, epochs=1, batch=BATCH))
+        method = co.methods.FedAvg(co.SGD(rate=RATE, momentum=0.0, epochs=1, batch=BATCH))
         name = choose_engine("auto", task, data)
         rows: dict[str, Callable[[], Any]] = {
             "ours": a_round(method, task, data, engine(name, data)),

@@ -33,16 +33,18 @@ def measure(p: Problem, threads: int) -> dict[str, float]:
     start = co.aggregation.at_client if p.sites.classes else co.aggregation.at_random
     distil = co.aggregation.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
 
-    sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, engine=co.Compute(threads=threads), scored=False)
+    sampled = co.run(
+        co.methods.Mixture(sampler), task, p.sites, seed=0, engine=co.Compute(threads=threads), scored=False
+    )
     sampled = dataclasses.replace(sampled, task=predicts)
     results = {
         name: nll(sampled.pool(rule, scored=False), p)
         for name, rule in {
-            "EP-MCMC": co.EPMCMC(),
-            "mixture": co.Mixture(),
-            "product": co.BCM(),
-            "β": co.BetaPredictiveBayes(),
-            "distilled β": co.BetaPredictiveBayes(distil=distil),
+            "EP-MCMC": co.methods.EPMCMC(),
+            "mixture": co.methods.Mixture(),
+            "product": co.methods.BCM(),
+            "β": co.methods.BetaPredictiveBayes(),
+            "distilled β": co.methods.BetaPredictiveBayes(distil=distil),
         }.items()
     }
     begin = tree.ravel(task.init(sampled.server.key).params)

@@ -62,7 +62,7 @@ def train_epoch(network: nn.Module, rows: Data) -> None:
 
 def federate(network: nn.Module, sites: co.Sites) -> None:
     """Ten rounds of FedAvg, an epoch each."""
-    method = co.FedAvg(co.SGD(epochs=1, batch=BATCH))
+    method = co.methods.FedAvg(co.SGD(epochs=1, batch=BATCH))
     co.run(method, co.classification(network), sites, rounds=ROUNDS, scored=False, engine=ENGINE)
 
 

@@ -106,7 +106,7 @@ def method_page(name: str) -> str:
     if kind.about.one_shot:
         rounds = "one"
     facts = [("A site sends", kind.about.sends), ("The server needs", needed(kind())), ("Rounds", rounds)]
-    facts += [("For", " and ".join(kind.about.tasks)), ("In Python", f"`co.{kind.__name__}()`")]
+    facts += [("For", " and ".join(kind.about.tasks)), ("In Python", f"`co.methods.{kind.__name__}()`")]
     settings = settings_of(kind())
     parts = [
         f"# {name}",

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 
 import consilience as co
 
-RULES = {"mixture": co.Mixture(), "product": co.BCM(), "β": co.BetaPredictiveBayes()}
+RULES = {"mixture": co.methods.Mixture(), "product": co.methods.BCM(), "β": co.methods.BetaPredictiveBayes()}
 SEEDS = range(2)  # ten in a paper
 SAMPLER = co.CyclicalSGHMC(epochs=10)
 ALPHAS = (0.1, 1.0, 10.0)
@@ -19,7 +19,7 @@ for alpha in ALPHAS:
     for seed in SEEDS:  # a seed decides split, start and draws: rows are paired
         sites = co.datasets.moons(n=300).split(co.splits.dirichlet(alpha), sites=4, seed=seed)
         task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(8,)))
-        trained = co.run(co.Mixture(SAMPLER), task, sites, seed=seed)
+        trained = co.run(co.methods.Mixture(SAMPLER), task, sites, seed=seed)
         for name, rule in RULES.items():
             found[name][alpha].append(trained.pool(rule).metrics["nll"])
 

@@ -22,7 +22,7 @@ sites = co.from_csv("hospitals/*.csv", target="disease", test=0.25, calibration=
 print("sites", sites.names, "columns", sites.feature_names, "classes", sites.class_names)
 
 task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(16,)))
-result = co.run(co.EvidencePooling(), task, sites, seed=0)
+result = co.run(co.methods.EvidencePooling(), task, sites, seed=0)
 print(result)
 
 patients = [[72.0, 150.0, 0.0, 1.0], [38.0, 118.0, 1.0, 0.0]]  # age, pressure, smoker=no, smoker=yes

@@ -38,7 +38,7 @@ class Trimmed(co.Method):
 sites = co.datasets.digits().split(co.splits.dirichlet(0.5), sites=7, seed=0)
 task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(32,)))
 
-for method in (Trimmed(co.SGD(epochs=2)), co.FedAvg(co.SGD(epochs=2))):
+for method in (Trimmed(co.SGD(epochs=2)), co.methods.FedAvg(co.SGD(epochs=2))):
     result = co.run(method, task, sites, rounds=5, seed=0)
     shown = {name: round(result.metrics[name], 3) for name in ("accuracy", "nll")}
     print(type(method).__name__, shown, f"{result.report['ledger']['up_bytes'] / 1e6:.1f} MB sent")

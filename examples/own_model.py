@@ -23,7 +23,7 @@ class Attentive(nn.Module):
 sites = co.datasets.digits().split(co.splits.dirichlet(0.3), sites=5, seed=0)
 task = co.classification(Attentive(sites.features, sites.classes), prior=Isotropic(var=0.5))
 
-result = co.run(co.Mixture(co.CyclicalSGHMC(epochs=20)), task, sites, seed=0)
+result = co.run(co.methods.Mixture(co.CyclicalSGHMC(epochs=20)), task, sites, seed=0)
 print({name: round(value, 3) for name, value in result.metrics.items()})
 
 # A class of your own is handed in again when a saved run is loaded.

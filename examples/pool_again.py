@@ -8,16 +8,18 @@ sites = co.datasets.digits().split(co.splits.dirichlet(0.3), sites=5, calibratio
 task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(32,)))
 
 started = perf_counter()
-trained = co.run(co.Mixture(co.CyclicalSGHMC(epochs=20)), task, sites, seed=0, out="pool_again")
+trained = co.run(co.methods.Mixture(co.CyclicalSGHMC(epochs=20)), task, sites, seed=0, out="pool_again")
 print(f"training and the mixture: {perf_counter() - started:.1f} s, NLL {trained.metrics['nll']:.3f}")
 
 # Days later, in another process: the folder and the rows are enough.
 replies = co.load("pool_again", sites=sites)
 rules = {
-    "product (BCM)": co.BCM(),
-    "robust product": co.BCM(powers=co.aggregation.robust),
-    "β between the two": co.BetaPredictiveBayes(),
-    "β, as one small network": co.BetaPredictiveBayes(distil=co.aggregation.Distil(inference=co.Adam(epochs=30))),
+    "product (BCM)": co.methods.BCM(),
+    "robust product": co.methods.BCM(powers=co.aggregation.robust),
+    "β between the two": co.methods.BetaPredictiveBayes(),
+    "β, as one small network": co.methods.BetaPredictiveBayes(
+        distil=co.aggregation.Distil(inference=co.Adam(epochs=30))
+    ),
 }
 for name, rule in rules.items():
     started = perf_counter()

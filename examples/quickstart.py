@@ -6,7 +6,7 @@ import consilience as co
 sites = co.datasets.digits().split(co.splits.dirichlet(0.1), sites=5, calibration=30, seed=0)
 task = co.classification(co.models.mlp(sites.features, sites.classes))
 
-result = co.run(co.EvidencePooling(), task, sites, seed=0)
+result = co.run(co.methods.EvidencePooling(), task, sites, seed=0)
 print(result)  # scores with intervals, beside each site alone, the server alone and all data in one place
 
 x = sites.all_test.x[:3]

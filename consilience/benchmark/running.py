@@ -66,7 +66,7 @@ def compare(
     Example:
         >>> import consilience as co
         >>> problem = co.Problem("moons", model="linear", sites=3)
-        >>> rows = ["mixture", "fedavg[rounds=2]", co.BCM()]
+        >>> rows = ["mixture", "fedavg[rounds=2]", co.methods.BCM()]
         >>> comparison = co.compare(rows, problem, seeds=range(2), bounds=False)
         >>> [row.row for row in comparison.rows]
         ['mixture', 'fedavg[rounds=2]', 'bcm']

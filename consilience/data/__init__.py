@@ -8,12 +8,19 @@
 - `inputs_from`: the server's inputs from another data set (`inputs`).
 """
 
+from typing import TYPE_CHECKING
+
+import lazy_loader
+
 from consilience.data.arrays import from_arrays
 from consilience.data.dataset import Dataset
 from consilience.data.inputs import inputs_from
 from consilience.data.mapped import map_sites
 from consilience.data.sites import Data, Sites
 from consilience.data.tables import from_csv, from_frame, from_table
+
+if not TYPE_CHECKING:  # rooms inside this one, loaded when they are first used
+    __getattr__ = lazy_loader.attach(__name__, ["datasets", "splits"])[0]
 
 __all__ = [
     "Data",

@@ -3,6 +3,8 @@
 Methods of your own are added by `register`, by the environment variable CONSILIENCE_METHODS (modules or .py files,
 separated by commas), or by an installed package with an entry point in the group `consilience.methods`. They then work
 wherever a method's name is asked for, studies included. A study or a run folder never imports anything by itself.
+
+Every method is `co.methods.NAME` by the name of its class, your own ones too once they are known.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import pkgutil
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, name
@@ -131,6 +134,19 @@ def register_plugins() -> None:
         register(entry.load())
     for text in named_modules():
         register_module(_import(text))
+
+
+def __getattr__(name: str) -> Any:
+    """Return a known method's class by its Python name: `co.methods.FedAvg`."""
+    found = {kind.__name__: kind for kind in METHODS.values()}
+    if name not in found:
+        raise AttributeError(f"module {__name__!r} has no method {name!r}")
+    return found[name]
+
+
+def __dir__() -> list[str]:
+    kinds = [kind.__name__ for kind in METHODS.values()]
+    return sorted([*kinds, "METHODS", "method", "known_method", "register", "register_module", "register_plugins"])
 
 
 for _file in pkgutil.iter_modules(__path__):

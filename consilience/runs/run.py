@@ -99,7 +99,7 @@ def run(
         >>> co.run("fedavg", problem, rounds=2).report["rounds"]
         2
         >>> task, sites = problem.build()
-        >>> co.run(co.FedAvg(), task, sites, rounds=2).report["rounds"]
+        >>> co.run(co.methods.FedAvg(), task, sites, rounds=2).report["rounds"]
         2
 
     Scores and predictions are of a model that saw the training rows alone. Effects of a linear model are of all rows:

@@ -65,7 +65,7 @@ def audit_weights(name: str, seed: int, folder: str, epsilon: float, key: Key) -
     inference = DPSGD(epsilon, DELTA, share=0.5, steps=20)
     if math.isinf(epsilon):
         inference = DPSGD(noise_multiplier=1e-6, share=0.5, steps=20)
-    return audit_method(co.FedAvg(inference), task, known, canaries, key, delta=DELTA, runs=RUNS).bound
+    return audit_method(co.methods.FedAvg(inference), task, known, canaries, key, delta=DELTA, runs=RUNS).bound
 
 
 def main(folder: str) -> None:

@@ -76,7 +76,7 @@ def nearest(found: Tensor, truth: Tensor) -> list[float]:
 def from_sums(data: Data, classes: int) -> dict[str, list[float]]:
     """The sums of exact pooling: a class with one row gives that row; the Gram matrix gives all up to a rotation."""
     task = co.classification(co.models.linear(data.x.shape[1], classes))
-    method = co.ExactPooling()
+    method = co.methods.ExactPooling()
     sums: Sums = method.local(task, (), Client(data, (), Key(0).tensor)).send  # type: ignore[assignment]
     truth = torch.cat([torch.ones(len(data.x), 1), data.x], 1).double()
     found = rotate(factor(gram_of(sums), len(truth)), truth)
@@ -99,7 +99,7 @@ def from_coreset(data: Data, classes: int, seed: int) -> dict[str, list[float]]:
     task = co.classification(co.models.linear(data.x.shape[1], classes))
     half = len(data.y) // 2
     own, others = Data(*(leaf[:half] for leaf in data)), data.x[half:]
-    method = co.CoresetFL(learn=BPCfKL(rows=10, trajectories=2, steps=150, updates=40, draws=3))
+    method = co.methods.CoresetFL(learn=BPCfKL(rows=10, trajectories=2, steps=150, updates=40, draws=3))
     state = method.init(task, Server(None, None, Key(seed), 1))
     learned = method.local(task, method.broadcast(state), Client(own, (), Key(seed).tensor)).send
     found: Tensor = learned.coreset.x  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ def from_update(data: Data, classes: int, hidden: tuple[int, ...], epochs: int) 
     found = []
     for i in range(len(data.y)):
         row = Data(*(leaf[i : i + 1] for leaf in data))
-        sent: Point = co.FedAvg(inference).local(task, start, Client(row, (), Key(i).tensor)).send  # type: ignore[assignment]
+        sent: Point = co.methods.FedAvg(inference).local(task, start, Client(row, (), Key(i).tensor)).send  # type: ignore[assignment]
         steps = inference.rate * epochs
         change = ((start.params[weight] - sent.params[weight]) / steps - pull[weight]).double()
         shift = ((start.params[bias] - sent.params[bias]) / steps - pull[bias]).double()

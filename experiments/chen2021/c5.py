@@ -28,7 +28,7 @@ FedBE, GroupNorm  | 79.6
 
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, App. C.5: batch and group normalisation on Step CIFAR-10, %",
-    [with_norm("FedAvg", lambda job: co.FedAvg(job.training), norm) for norm in NORMS]
+    [with_norm("FedAvg", lambda job: co.methods.FedAvg(job.training), norm) for norm in NORMS]
     + [with_norm("FedBE", lambda job: job.fedbe(), norm) for norm in NORMS],
     COLUMNS,
     SETTING.read_printed(PAPER, COLUMNS),

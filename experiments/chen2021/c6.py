@@ -12,8 +12,8 @@ SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")
 
 
-def scaffold(job: Any) -> co.Scaffold:
-    return co.Scaffold(dataclasses.replace(job.training, momentum=0.0))
+def scaffold(job: Any) -> co.methods.Scaffold:
+    return co.methods.Scaffold(dataclasses.replace(job.training, momentum=0.0))
 
 
 PAPER = """

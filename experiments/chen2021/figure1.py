@@ -42,9 +42,9 @@ def train(column: str, seed: int, scale: str) -> Result:
         co.splits.dominant(0.8), 3, test=0.5, calibration=0, seed=seed
     )
     task = co.classification(co.models.mlp(2, 3, hidden=(width,)), prior=Flat())
-    inner = co.FedAvg(co.SGD(rate=rate, momentum=0.9, epochs=2, batch=20))
+    inner = co.methods.FedAvg(co.SGD(rate=rate, momentum=0.9, epochs=2, batch=20))
     ensemble = co.aggregation.Ensemble(co.aggregation.DirichletModels(ALPHA), DRAWS, average=False, clients=False)
-    method = co.FedBE(inner, ensemble, distil=None)
+    method = co.methods.FedBE(inner, ensemble, distil=None)
     return co.run(method, task, sites, rounds=ROUNDS[scale], seed=seed, scored=False)
 
 

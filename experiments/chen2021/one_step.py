@@ -45,7 +45,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     size = SCALES[scale]
     sites, _ = SETTING.prepare("fashion_mnist", kind, 10, size, seed, data_dir)
     task = co.classification(co.models.mlp(sites.features, sites.classes), prior=Flat())
-    fedavg = co.FedAvg(co.SGD(rate=0.01, momentum=0.9, epochs=size.epochs, batch=40))
+    fedavg = co.methods.FedAvg(co.SGD(rate=0.01, momentum=0.9, epochs=size.epochs, batch=40))
     trained = co.run(fedavg, task, sites, rounds=size.rounds[network], seed=seed, scored=False)
     epochs, batch = size.distil
     values: Values = {"FedAvg": SETTING.score_result(trained, sites)}
@@ -59,7 +59,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     ) -> None:
         inputs = sites.inputs[: round(share * len(sites.inputs))]
         given = dataclasses.replace(trained, server=trained.server._replace(inputs=inputs))
-        pooled = given.pool(co.FedBE(fedavg, ensemble, distil=distil, **more), scored=False)
+        pooled = given.pool(co.methods.FedBE(fedavg, ensemble, distil=distil, **more), scored=False)
         values[row] = SETTING.score_result(pooled, sites)
 
     usual = student(SWA, epochs, batch)

@@ -124,8 +124,10 @@ class Job:
 
     def fedbe(
         self, inner: co.Method | None = None, ensemble: co.aggregation.Ensemble | None = None, **changes: Any
-    ) -> co.FedBE:
-        made = co.FedBE(inner or co.FedAvg(self.training), ensemble or co.aggregation.Ensemble(), distil=self.swa)
+    ) -> co.methods.FedBE:
+        made = co.methods.FedBE(
+            inner or co.methods.FedAvg(self.training), ensemble or co.aggregation.Ensemble(), distil=self.swa
+        )
         return dataclasses.replace(made, **changes)
 
     def run(self, method: co.Method, rounds: int | None = None, task: co.Task | None = None, **how: Any) -> Result:
@@ -144,7 +146,7 @@ Rows = Callable[[Job], Mapping[str, Result]]
 def fedavg(job: Job) -> dict[str, Result]:
     """FedAvg, its ensemble watched in every round (Figure 3) and scored at the end (App. C.3)."""
     both = job.run(job.fedbe(distil=None, monitor=True))
-    alone = dataclasses.replace(both, method=co.FedAvg(), state=State(both.state.posterior))
+    alone = dataclasses.replace(both, method=co.methods.FedAvg(), state=State(both.state.posterior))
     return {"FedAvg": alone, "FedAvg, ensemble at the end": both}
 
 
@@ -155,9 +157,9 @@ def fedbe(job: Job) -> dict[str, Result]:
 def bounds() -> list[Rows]:
     """All rows in one place, each client alone, the server with its 30 labels: each with one long training."""
     return [
-        one("Centralised", lambda job: co.Centralised(job.long)),
-        one("Local only, mean", lambda job: co.LocalOnly(job.long)),
-        one("Server only, 30 labels", lambda job: co.ServerOnly(dataclasses.replace(job.long, batch=10))),
+        one("Centralised", lambda job: co.methods.Centralised(job.long)),
+        one("Local only, mean", lambda job: co.methods.LocalOnly(job.long)),
+        one("Server only, 30 labels", lambda job: co.methods.ServerOnly(dataclasses.replace(job.long, batch=10))),
     ]
 
 
@@ -294,7 +296,9 @@ def score_rows(rows: Mapping[str, co.Method], task: co.Task, sites: co.Sites, ro
 
 def watch(result: Result) -> dict[str, float | None]:
     """Accuracy after every round of a watched run, of the single model and of the ensemble beside it."""
-    has_student = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model
+    has_student = (
+        isinstance(result.method, co.methods.FedBE) and result.method.distil is not None
+    )  # the student is the model
     single, ensemble = "average_accuracy", "accuracy"
     if has_student:
         single, ensemble = "accuracy", "ensemble_accuracy"

@@ -30,13 +30,13 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sites, _ = SETTING.prepare("fashion_mnist", kind, 10, size, seed, data_dir)
     task = co.classification(co.models.mlp(sites.features, sites.classes), prior=Flat())
     steps = co.SGD(rate=0.01, momentum=0.9, epochs=size.epochs, batch=40, decay=stepwise)
-    fedavg = co.FedAvg(steps)
+    fedavg = co.methods.FedAvg(steps)
     epochs, batch = size.distil
     distil = co.aggregation.Distil(SWA(epochs=epochs, batch=batch), wide=False)
     rows: dict[str, co.Method] = {"FedAvg": fedavg}
     for sharpen, deviation in TEACHERS:
         ensemble = co.aggregation.Ensemble(co.aggregation.GaussianModels(deviation))
-        made = co.FedBE(fedavg, ensemble, distil=distil)
+        made = co.methods.FedBE(fedavg, ensemble, distil=distil)
         rows[f"FedBE, sharpen {sharpen:g}, {deviation:g} σ"] = dataclasses.replace(made, sharpen=sharpen)
     values: Values = SETTING.score_rows(rows, task, sites, size.rounds[network], seed)
     return values

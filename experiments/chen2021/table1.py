@@ -58,7 +58,7 @@ EXPERIMENT = SETTING.table(
         SETTING.fedavg,
         SETTING.fedbe,
         SETTING.one("FedBE (w/o SWA)", lambda job: job.fedbe(distil=job.sgd)),
-        SETTING.one("v-Distillation", lambda job: v_distillation(co.FedAvg(job.training), job.sgd.inference)),
+        SETTING.one("v-Distillation", lambda job: v_distillation(co.methods.FedAvg(job.training), job.sgd.inference)),
         SETTING.one("1-Ensemble", lambda job: one_ensemble(job.long), rounds=1),
         *SETTING.bounds(),
     ],

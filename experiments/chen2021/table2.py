@@ -17,10 +17,10 @@ FedBE + FedAvgM | 74.5±0.47 78.0±0.46 73.6±0.50 65.5±0.40 59.7±0.51 74.4±0
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 2: FedBE with FedProx and FedAvgM on non-iid CIFAR-10, %",
     [
-        SETTING.one("FedProx", lambda job: co.FedProx(job.training)),
-        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.FedProx(job.training))),
-        SETTING.one("FedAvgM", lambda job: co.FedAvgM(job.training)),
-        SETTING.one("FedBE + FedAvgM", lambda job: job.fedbe(co.FedAvgM(job.training))),
+        SETTING.one("FedProx", lambda job: co.methods.FedProx(job.training)),
+        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.methods.FedProx(job.training))),
+        SETTING.one("FedAvgM", lambda job: co.methods.FedAvgM(job.training)),
+        SETTING.one("FedBE + FedAvgM", lambda job: job.fedbe(co.methods.FedAvgM(job.training))),
     ],
     COLUMNS,
     SETTING.read_printed(PAPER, COLUMNS),

@@ -44,7 +44,7 @@ class Supervised(co.aggregation.Distil):
         return co.aggregation.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
 
 
-def with_labels(job: Any) -> co.FedBE:
+def with_labels(job: Any) -> co.methods.FedBE:
     distil = Supervised(job.swa.inference, wide=False, labels=tuple(job.truth.y.tolist()), classes=job.sites.classes)
     return job.fedbe(ensemble=co.aggregation.Ensemble(samples=0, average=True, clients=False), distil=distil)
 

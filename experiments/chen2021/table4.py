@@ -38,7 +38,7 @@ EXPERIMENT = SETTING.table(
         SETTING.one("CIFAR-10", lambda job: job.fedbe()),
         other("CIFAR-100", "cifar100"),
         other("SVHN", "svhn"),
-        SETTING.one("FedAvg", lambda job: co.FedAvg(job.training)),
+        SETTING.one("FedAvg", lambda job: co.methods.FedAvg(job.training)),
     ],
     COLUMNS,
     SETTING.read_printed(PAPER, COLUMNS),

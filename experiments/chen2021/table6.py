@@ -26,10 +26,10 @@ FedBE + FedProx | 73.7±0.24 77.5±0.51 71.6±0.37
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 6: systems heterogeneity on Step CIFAR-10, %",
     [
-        SETTING.one("FedAvg", lambda job: co.FedAvg(uneven_passes(job))),
-        SETTING.one("FedProx", lambda job: co.FedProx(uneven_passes(job))),
-        SETTING.one("FedBE", lambda job: job.fedbe(co.FedAvg(uneven_passes(job)))),
-        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.FedProx(uneven_passes(job)))),
+        SETTING.one("FedAvg", lambda job: co.methods.FedAvg(uneven_passes(job))),
+        SETTING.one("FedProx", lambda job: co.methods.FedProx(uneven_passes(job))),
+        SETTING.one("FedBE", lambda job: job.fedbe(co.methods.FedAvg(uneven_passes(job)))),
+        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.methods.FedProx(uneven_passes(job)))),
     ],
     COLUMNS,
     SETTING.read_printed(PAPER, COLUMNS),

@@ -15,12 +15,14 @@ OWN, BAYES = co.aggregation.Ensemble(samples=0, average=False, clients=True), co
 
 def combine(job: Any) -> dict[str, Result]:
     """Trained once; every way to combine is only another rule on the same replies."""
-    average = job.run(co.FedAvg(job.long), rounds=1)
+    average = job.run(co.methods.FedAvg(job.long), rounds=1)
     rows = {"(a) Weight average": average}
     for name, members in (("(b) Model ensemble", OWN), ("(c) Bayesian model ensemble", BAYES)):
         for how, distil in (("", None), (", SGD", job.sgd), (", SWA", job.swa)):
-            rows[name + how] = average.pool(co.FedBE(co.FedAvg(job.long), members, distil=distil), scored=False)
-    return {**rows, "One client, mean": average.pool(co.LocalOnly(job.long), scored=False)}
+            rows[name + how] = average.pool(
+                co.methods.FedBE(co.methods.FedAvg(job.long), members, distil=distil), scored=False
+            )
+    return {**rows, "One client, mean": average.pool(co.methods.LocalOnly(job.long), scored=False)}
 
 
 PAPER = """

@@ -23,7 +23,7 @@ FedBE  | 36.6±0.52 43.5±0.89 37.7±0.69
 
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 9: ten of a hundred clients a round, non-iid CIFAR-100, %",
-    [a_tenth("FedAvg", lambda job: co.FedAvg(job.training)), a_tenth("FedBE", lambda job: job.fedbe())],
+    [a_tenth("FedAvg", lambda job: co.methods.FedAvg(job.training)), a_tenth("FedBE", lambda job: job.fedbe())],
     COLUMNS,
     SETTING.read_printed(PAPER, COLUMNS),
     data="cifar100",

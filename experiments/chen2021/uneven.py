@@ -23,9 +23,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     steps = co.SGD(rate=0.01, momentum=0.9, epochs=size.epochs, batch=40, decay=stepwise, fewest=1)
     epochs, batch = size.distil
     distil = co.aggregation.Distil(SWA(epochs=epochs, batch=batch), wide=False)
-    inner = {"FedAvg": co.FedAvg(steps), "FedProx": co.FedProx(steps)}
-    rows: dict[str, co.Method] = {**inner, "FedBE": co.FedBE(inner["FedAvg"], distil=distil)}
-    rows["FedBE + FedProx"] = co.FedBE(inner["FedProx"], distil=distil)
+    inner = {"FedAvg": co.methods.FedAvg(steps), "FedProx": co.methods.FedProx(steps)}
+    rows: dict[str, co.Method] = {**inner, "FedBE": co.methods.FedBE(inner["FedAvg"], distil=distil)}
+    rows["FedBE + FedProx"] = co.methods.FedBE(inner["FedProx"], distil=distil)
     values: Values = SETTING.score_rows(rows, task, sites, size.rounds[network], seed)
     return values
 

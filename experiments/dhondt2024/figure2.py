@@ -128,22 +128,24 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     hmc = co.HMC(rate=1e-3, leapfrogs=20, burn=proposals, samples=2, every=5, chains=chains)
     distil = Distillation(updates=2 if scale == "smoke" else 50)  # Table 4; the number of updates is not given
 
-    average, stopped = best_round(co.FedAvg(local), task, sites, rounds, seed)
-    adaptive, _ = best_round(co.FedAdam(local, rate=0.1), task, sites, rounds, seed)
+    average, stopped = best_round(co.methods.FedAvg(local), task, sites, rounds, seed)
+    adaptive, _ = best_round(co.methods.FedAdam(local, rate=0.1), task, sites, rounds, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first = co.run(co.CoresetFL(learn, co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed)
+        first = co.run(
+            co.methods.CoresetFL(learn, co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed
+        )
         runs = {
             "FedAvg": average,
             "FedAvg, server Adam": adaptive,
-            "DOSFL": co.run(co.DOSFL(distil), task, sites, seed=seed),
+            "DOSFL": co.run(co.methods.DOSFL(distil), task, sites, seed=seed),
             "BPC-FL + Adam": first,
-            "BPC-FL + HMC": first.pool(co.CoresetFL(learn, hmc)),
+            "BPC-FL + HMC": first.pool(co.methods.CoresetFL(learn, hmc)),
             "all rows in one place, Adam": co.run(
-                co.Centralised(co.Adam(rate=1e-2, epochs=max(total // 5, 1), batch=100)), task, sites, seed=seed
+                co.methods.Centralised(co.Adam(rate=1e-2, epochs=max(total // 5, 1), batch=100)), task, sites, seed=seed
             ),
             "each site alone, Adam": co.run(
-                co.LocalOnly(co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed
+                co.methods.LocalOnly(co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed
             ),
         }
     values: Values = {row: score_result(result) for row, result in runs.items()}

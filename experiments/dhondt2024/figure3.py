@@ -71,22 +71,26 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         rate_rate=1e-4, spread=0.6,
     )  # fmt: skip
     hmc = co.HMC(rate=2e-3, leapfrogs=30, burn=proposals, samples=2, every=5, chains=chains)
-    average, stopped = FIGURE2.best_round(co.FedAvg(co.Adam(rate=1e-2, epochs=10, batch=50)), task, sites, rounds, seed)
+    average, stopped = FIGURE2.best_round(
+        co.methods.FedAvg(co.Adam(rate=1e-2, epochs=10, batch=50)), task, sites, rounds, seed
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = co.SGD(rate=2e-2, momentum=0.0, epochs=total, batch=1000)  # Table 7 has no momentum
-        first = co.run(co.CoresetFL(learn, plain), task, sites, seed=seed)
+        first = co.run(co.methods.CoresetFL(learn, plain), task, sites, seed=seed)
         runs = {
             "FedAvg": average,
-            "DOSFL": co.run(co.DOSFL(distil), task, sites, seed=seed),
+            "DOSFL": co.run(co.methods.DOSFL(distil), task, sites, seed=seed),
             "BPC-FL + SGD": first,
-            "BPC-FL + SGD, momentum 0.9": first.pool(co.CoresetFL(learn, dataclasses.replace(plain, momentum=0.9))),
-            "BPC-FL + HMC": first.pool(co.CoresetFL(learn, hmc)),
+            "BPC-FL + SGD, momentum 0.9": first.pool(
+                co.methods.CoresetFL(learn, dataclasses.replace(plain, momentum=0.9))
+            ),
+            "BPC-FL + HMC": first.pool(co.methods.CoresetFL(learn, hmc)),
             "all rows in one place, SGD": co.run(
-                co.Centralised(co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed
+                co.methods.Centralised(co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed
             ),
             "each site alone, SGD": co.run(
-                co.LocalOnly(co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed
+                co.methods.LocalOnly(co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed
             ),
         }
     values: Values = {row: score_result(result) for row, result in runs.items()}

@@ -183,14 +183,16 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     for steps in (10, 100) if size.long else (10,):
         passes = steps // 10
         runs |= {
-            f"FedAvg ({steps} local steps)": execute(co.FedAvg(co.SGD(0.1, 0.0, passes, batch)), size.rounds),
-            f"MIME ({steps} local steps)": execute(co.Mime(AdamSteps(1e-3), passes, batch), 2 * size.rounds),
+            f"FedAvg ({steps} local steps)": execute(co.methods.FedAvg(co.SGD(0.1, 0.0, passes, batch)), size.rounds),
+            f"MIME ({steps} local steps)": execute(co.methods.Mime(AdamSteps(1e-3), passes, batch), 2 * size.rounds),
         }
         row, burn = f"FedPA ({steps} local steps)", co.SGD(0.01, 0.9, passes, batch)
         with tempfile.TemporaryDirectory() as folder:  # half of the rounds: one sample each, which is their end
-            before = execute(co.FedPA(burn, 0.1, Descent(0.5, 0.9)), size.rounds // 2, out=folder)
+            before = execute(co.methods.FedPA(burn, 0.1, Descent(0.5, 0.9)), size.rounds // 2, out=folder)
             runs[row] = execute(
-                co.FedPA(Iterates(steps=steps), 0.1, Descent(0.5, 0.9)), size.rounds - size.rounds // 2, start=folder
+                co.methods.FedPA(Iterates(steps=steps), 0.1, Descent(0.5, 0.9)),
+                size.rounds - size.rounds // 2,
+                start=folder,
             )
         curves[row] = [*curve(before.report), *curve(runs[row].report)]
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
@@ -199,10 +201,12 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         first = runs["BPC-FL + SGD"]
         runs |= {
             "BPC-FL → FedAvg": execute(
-                co.FedAvg(co.SGD(0.1, 0.0, 1, batch)), size.rounds, start=Path(folder) / "coreset"
+                co.methods.FedAvg(co.SGD(0.1, 0.0, 1, batch)), size.rounds, start=Path(folder) / "coreset"
             ),
-            "all rows in one place, SGD": execute(co.Centralised(co.SGD(0.1, 0.0, 2 * size.rounds // 10 + 1, 25))),
-            "each site alone, SGD": execute(co.LocalOnly(co.SGD(0.1, 0.0, size.rounds, batch))),
+            "all rows in one place, SGD": execute(
+                co.methods.Centralised(co.SGD(0.1, 0.0, 2 * size.rounds // 10 + 1, 25))
+            ),
+            "each site alone, SGD": execute(co.methods.LocalOnly(co.SGD(0.1, 0.0, size.rounds, batch))),
         }
     targets = {k: first.report["history"][-1][f"validation_{k}"] for k in ("nll", "accuracy")}
     own = bytes_sent(curve(first.report)[-1], "floats")
@@ -242,15 +246,15 @@ def pseudocoresets(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows = len(sites) * size.learn.rows
-        method = co.CoresetFL(size.learn, descent(size, rows))
-        still = co.CoresetFL(unlearned(size.learn), descent(size, rows))
+        method = co.methods.CoresetFL(size.learn, descent(size, rows))
+        still = co.methods.CoresetFL(unlearned(size.learn), descent(size, rows))
         first = co.run(method, task, sites, seed=seed, engine="parallel", out=folder)
         return {
             "BPC-FL + SGD": first,
             REAL: co.run(still, task, sites, seed=seed, engine="parallel"),
-            WITH_MOMENTUM: first.pool(co.CoresetFL(size.learn, descent(size, rows, 0.9))),
-            "BPC-FL + Adam": first.pool(co.CoresetFL(size.learn, co.Adam(1e-2, passes(size, rows), 100))),
-            "BPC-FL + HMC": first.pool(co.CoresetFL(size.learn, size.hmc)),
+            WITH_MOMENTUM: first.pool(co.methods.CoresetFL(size.learn, descent(size, rows, 0.9))),
+            "BPC-FL + Adam": first.pool(co.methods.CoresetFL(size.learn, co.Adam(1e-2, passes(size, rows), 100))),
+            "BPC-FL + HMC": first.pool(co.methods.CoresetFL(size.learn, size.hmc)),
         }
 
 

@@ -26,13 +26,13 @@ def score_writers(writers: int, rows: int, seed: int, scale: str, data_dir: str 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         steps = [table1.descent(size, writers * rows, momentum) for momentum in (0.0, 0.9)]
-        plain = co.run(co.CoresetFL(learn, steps[0]), task, sites, seed=seed, engine="parallel")
-        still = co.CoresetFL(table1.unlearned(learn), steps[0])
-        together = co.Centralised(table1.descent(size, sum(len(d.w) for d in sites.train)))
+        plain = co.run(co.methods.CoresetFL(learn, steps[0]), task, sites, seed=seed, engine="parallel")
+        still = co.methods.CoresetFL(table1.unlearned(learn), steps[0])
+        together = co.methods.Centralised(table1.descent(size, sum(len(d.w) for d in sites.train)))
         runs = {
             "BPC-FL + SGD": plain,
             table1.REAL: co.run(still, task, sites, seed=seed, engine="parallel"),
-            table1.WITH_MOMENTUM: plain.pool(co.CoresetFL(learn, steps[1])),
+            table1.WITH_MOMENTUM: plain.pool(co.methods.CoresetFL(learn, steps[1])),
             "all rows in one place, the server's SGD": co.run(together, task, sites, seed=seed, engine="parallel"),
         }
     values: Values = {}

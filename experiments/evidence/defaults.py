@@ -34,7 +34,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "one point": co.SGD(epochs=epochs, batch=batch),
     }
     for label, inference in chains.items():
-        method = co.EvidencePooling(inference)
+        method = co.methods.EvidencePooling(inference)
         state = co.run(method, task, sites, seed=seed, scored=False, engine=co.Compute(threads=1)).state
         z, total = method.views(task, state, rows.x), state.counts.sum(0)
         for exponent in (0.5, 1.0):

@@ -76,26 +76,26 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
     def execute(method: co.Method, rounds: int | None = None) -> Result:
         return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
 
-    sampled = execute(co.Mixture(sampler))
-    local = execute(co.FedAvg(training), 1)
+    sampled = execute(co.methods.Mixture(sampler))
+    local = execute(co.methods.FedAvg(training), 1)
     evidence = execute(evidence_pooling(sampler))
-    server = co.ServerOnly(dataclasses.replace(sampler, epochs=200, batch=10))
+    server = co.methods.ServerOnly(dataclasses.replace(sampler, epochs=200, batch=10))
 
     def pool(method: co.Method, replies: Result = sampled) -> Result:
         return replies.pool(method, scored=False)
 
     results = {
-        "Centralised": execute(co.Centralised(sampler)),
+        "Centralised": execute(co.methods.Centralised(sampler)),
         "Server only": execute(server),
         "FedAvg, 1 round": local,
-        "FedAvg, 10 rounds": execute(co.FedAvg(tenth), 10),
+        "FedAvg, 10 rounds": execute(co.methods.FedAvg(tenth), 10),
         "Mixture": sampled,
-        "BCM": pool(co.BCM()),
-        "β": pool(co.BetaPredictiveBayes()),
-        "One-shot FL": pool(co.OneShotFL(distil=distil), local),
-        "FedKT": execute(co.FedKT(training, distil=distil)),
+        "BCM": pool(co.methods.BCM()),
+        "β": pool(co.methods.BetaPredictiveBayes()),
+        "One-shot FL": pool(co.methods.OneShotFL(distil=distil), local),
+        "FedKT": execute(co.methods.FedKT(training, distil=distil)),
         "Evidence": evidence,
-        "Evidence, from sites": execute(co.EvidenceTuned(sampler, exponent=0.5)),
+        "Evidence, from sites": execute(co.methods.EvidenceTuned(sampler, exponent=0.5)),
         "Evidence, distilled": pool(evidence_pooling(distil=distil), evidence),
         "Evidence, λ = 0.1": pool(evidence_pooling(penalty=0.1), evidence),
         "Evidence, λ = 10": pool(evidence_pooling(penalty=10.0), evidence),
@@ -104,7 +104,7 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
         "Evidence, exponent 1": pool(evidence_pooling(exponent=1.0), evidence),
         "Evidence, one point": execute(evidence_pooling(training)),
     }
-    results["Evidence, as it comes"] = pool(co.EvidencePooling(), results["Evidence, one point"])
+    results["Evidence, as it comes"] = pool(co.methods.EvidencePooling(), results["Evidence, one point"])
     models = {row: (r.method.predictive(task, r.state), r.report["ledger"]["up_bytes"]) for row, r in results.items()}
     up = evidence.report["ledger"]["up_bytes"]
     models["Evidence, likelihood not adjusted"] = (divided_afterwards(task, sites, sampled), up)
@@ -129,9 +129,9 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
     return values
 
 
-def evidence_pooling(inference: Inference = co.CyclicalSGHMC(), **settings: Any) -> co.EvidencePooling:
+def evidence_pooling(inference: Inference = co.CyclicalSGHMC(), **settings: Any) -> co.methods.EvidencePooling:
     """λ = 1 and exponent ½, as in the design note, unless given."""
-    return co.EvidencePooling(inference, **{"penalty": 1.0, "exponent": 0.5, **settings})
+    return co.methods.EvidencePooling(inference, **{"penalty": 1.0, "exponent": 0.5, **settings})
 
 
 def divided_afterwards(task: co.Task, sites: co.Sites, sampled: Result) -> Predictive:

@@ -53,7 +53,7 @@ def run(
     """Scores after each of some numbers of rounds of one run."""
     mapped = load_sites(name, seed, folder, validate)
     task = co.classification(co.models.linear(mapped.features, mapped.classes), prior=Isotropic(variance))
-    method = co.GLM()
+    method = co.methods.GLM()
     scored = mapped.all_validation if validate else mapped.all_test
     found = {}
     with tempfile.TemporaryDirectory() as out:

@@ -257,7 +257,7 @@ def score_linear(sites: co.Sites, size: Size, seed: int, scale: float = SCALE) -
     values = score_rounds(task, sites, size, seed, "FedAvg, head", 0.05)
     if sites.classes:
         inference = co.SGD(epochs=size.epochs, batch=size.batch)
-        result = co.run(co.EvidencePooling(inference), task, sites, seed=seed, scored=False, engine=ENGINE)
+        result = co.run(co.methods.EvidencePooling(inference), task, sites, seed=seed, scored=False, engine=ENGINE)
         values["Evidence, head"] = score_result(result, task, sites)
     return values
 
@@ -267,7 +267,7 @@ def score_rounds(task: co.Task, sites: co.Sites, size: Size, seed: int, label: s
     values = Values()
     for result, rounds in run_rounds(task, sites, size, seed, rate, 0):
         values[f"{label}, {rounds}"] = score_result(result, task, sites)
-    whole = co.FedAvg(co.SGD(rate, epochs=size.epochs, batch=size.batch))
+    whole = co.methods.FedAvg(co.SGD(rate, epochs=size.epochs, batch=size.batch))
     result = co.run(whole, task, sites, rounds=1, seed=seed, scored=False, engine=ENGINE)
     values[f"{label}, 1 round"] = score_result(result, task, sites)
     return values
@@ -277,7 +277,7 @@ def run_rounds(
     task: co.Task, sites: co.Sites, size: Size, seed: int, rate: float, more: int
 ) -> Iterator[tuple[Result, str]]:
     """FedAvg with short rounds, as it stands after some of them."""
-    method = co.FedAvg(co.SGD(rate, epochs=max(1, round(size.epochs / 10)), batch=size.batch))
+    method = co.methods.FedAvg(co.SGD(rate, epochs=max(1, round(size.epochs / 10)), batch=size.batch))
     with tempfile.TemporaryDirectory() as folder:
         for rounds in (*ROUNDS, *[more] * bool(more)):
             again = rounds > ROUNDS[0]
@@ -322,10 +322,10 @@ def score_network(
     label = kind.upper()
     whole = co.SGD(RATE, epochs=size.epochs, batch=size.batch)
     if what == "pooled":
-        result = co.run(co.Centralised(whole), task, sites, seed=seed, scored=False, engine=ENGINE)
+        result = co.run(co.methods.Centralised(whole), task, sites, seed=seed, scored=False, engine=ENGINE)
         return {f"Pooled {label}": score_result(result, task, sites)}
     if "once" in rest:
-        result = co.run(co.FedAvg(whole), task, sites, rounds=1, seed=seed, scored=False, engine=ENGINE)
+        result = co.run(co.methods.FedAvg(whole), task, sites, rounds=1, seed=seed, scored=False, engine=ENGINE)
         return {f"FedAvg, {label}, 1 round": score_result(result, task, sites)}
     values = Values()
     for result, rounds in run_rounds(task, sites, size, seed, RATE, more):

@@ -21,9 +21,9 @@ from consilience.metrics.evaluate import Scorer
 ALL, REGIONS = "all test rows", "mean of regions"
 LAPLACE = co.Laplace(mode=Newton(), dense=True)
 METHODS = {
-    "Product of Laplace posteriors, one round": co.GaussianProduct(LAPLACE),
-    "Newton rounds, stratified by region": co.GLM(),
-    "Pooled rows, one stratum": co.Centralised(LAPLACE),
+    "Product of Laplace posteriors, one round": co.methods.GaussianProduct(LAPLACE),
+    "Newton rounds, stratified by region": co.methods.GLM(),
+    "Pooled rows, one stratum": co.methods.Centralised(LAPLACE),
 }
 CHOSEN = ("Product of Laplace posteriors, one round", "Newton rounds, stratified by region")
 VARIANCES = (0.01, 0.03, 0.1, 0.3, 1.0)

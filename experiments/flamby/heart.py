@@ -138,10 +138,10 @@ class Updates:
 def published() -> dict[str, tuple[Method, int]]:
     """FLamby's strategies with its settings, and how many rounds they take."""
     return {
-        "FedAvg": (co.FedAvg(inference=Updates(0.001)), ROUNDS),
-        "FedProx": (co.FedProx(inference=Updates(0.001), mu=0.02), ROUNDS),  # twice its 0.01, for half the rate
-        "FedAdam": (co.FedAdam(inference=Updates(0.01), rate=0.01, **ADAPTIVE), ROUNDS),
-        "FedYogi": (co.FedYogi(inference=Updates(0.003162), rate=0.01, **ADAPTIVE), ROUNDS),
+        "FedAvg": (co.methods.FedAvg(inference=Updates(0.001)), ROUNDS),
+        "FedProx": (co.methods.FedProx(inference=Updates(0.001), mu=0.02), ROUNDS),  # twice its 0.01, for half the rate
+        "FedAdam": (co.methods.FedAdam(inference=Updates(0.01), rate=0.01, **ADAPTIVE), ROUNDS),
+        "FedYogi": (co.methods.FedYogi(inference=Updates(0.003162), rate=0.01, **ADAPTIVE), ROUNDS),
     }
 
 
@@ -149,13 +149,13 @@ def ours() -> dict[str, tuple[Method, int]]:
     """What this project would do: one round of posteriors or sums, or Newton steps; nothing was tuned."""
     methods: dict[str, tuple[Method, int]] = {
         "product of posteriors, 1 round": (
-            co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True)),
+            co.methods.GaussianProduct(inference=Laplace(mode=Newton(), dense=True)),
             1,
         ),
-        "glm, the pooled logistic model": (co.GLM(), 8),
-        "exact, one-hot ridge, 1 round": (co.ExactPooling(), 1),
-        "FedAvg, defaults": (co.FedAvg(), 10),
-        "each centre alone": (co.LocalOnly(inference=Laplace(mode=Newton(), dense=True)), 1),
+        "glm, the pooled logistic model": (co.methods.GLM(), 8),
+        "exact, one-hot ridge, 1 round": (co.methods.ExactPooling(), 1),
+        "FedAvg, defaults": (co.methods.FedAvg(), 10),
+        "each centre alone": (co.methods.LocalOnly(inference=Laplace(mode=Newton(), dense=True)), 1),
     }
     methods["partial pooling (hierarchical), 1 round"] = (METHODS["hierarchical"](), 1)
     return methods
@@ -170,7 +170,7 @@ def fitted(seed: int, data_dir: str | None) -> dict[str, dict[str, dict[str, flo
         found[row] = scored(method, Flat(), sites, rounds, seed)
     alike = sites_of(data_dir, pooled=True)
     crossed = replace(alike, test=sites.test)  # as in its results: trained on columns scaled one way, tested on another
-    found["Pooled training"] = scored(co.GLM(), Flat(), crossed, 12, seed)
+    found["Pooled training"] = scored(co.methods.GLM(), Flat(), crossed, 12, seed)
     for row, (method, rounds) in ours().items():
         found[f"Ours, {row}"] = scored(method, Isotropic(), sites, rounds, seed)
         found[f"Ours, {row}, columns scaled alike"] = scored(method, Isotropic(), alike, rounds, seed)

@@ -117,7 +117,7 @@ def sampler(sites: co.Sites, scale: str, rate: float, epochs: int) -> co.Cyclica
 
 def one_round_of_fedpa(sampled: Result, server: Descent) -> Result:
     """FedPA's step from samples that were drawn already, from the same start."""
-    task, method = sampled.task, co.FedPA(sampled.method.inference, 0.4, server)  # type: ignore[attr-defined]
+    task, method = sampled.task, co.methods.FedPA(sampled.method.inference, 0.4, server)  # type: ignore[attr-defined]
     start = tree.ravel(task.init(sampled.server.key).params)
     moved = [delta(start, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
     steps = [r._replace(payload=tree.unravel(step, task.like)) for r, step in zip(sampled.replies, moved, strict=True)]
@@ -158,37 +158,37 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     distil = co.aggregation.Distil(
         co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.aggregation.at_client
     )
-    local = execute(co.FedAvg(optimiser(*s["local"], epochs)))
-    sampled = execute(co.Mixture(sampling(s["sampler"], epochs)))
+    local = execute(co.methods.FedAvg(optimiser(*s["local"], epochs)))
+    sampled = execute(co.methods.Mixture(sampling(s["sampler"], epochs)))
     gaussian = sampled
     if s["sampler"] != s["gaussian"]:
-        gaussian = execute(co.Mixture(sampling(s["gaussian"], epochs)))
+        gaussian = execute(co.methods.Mixture(sampling(s["gaussian"], epochs)))
     server = Descent(s["server"], 0.9)
 
-    attempt(f"FedAvg, {rounds} rounds", co.FedAvg(optimiser(*s["local"], epochs // rounds)), rounds)
-    attempt(f"FedPA, {rounds} rounds", co.FedPA(sampling(s["many"], epochs // rounds), 0.4, server), rounds)
+    attempt(f"FedAvg, {rounds} rounds", co.methods.FedAvg(optimiser(*s["local"], epochs // rounds)), rounds)
+    attempt(f"FedPA, {rounds} rounds", co.methods.FedPA(sampling(s["many"], epochs // rounds), 0.4, server), rounds)
     add("FedAvg", local)
     add("FedPA", one_round_of_fedpa(gaussian, server))
-    add("EP MCMC", gaussian.pool(co.EPMCMC(), scored=False))
-    attempt("FedProx", co.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2]))
-    attempt("AdaptFL", co.FedYogi(optimiser(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
-    add("FedBE", local.pool(co.FedBE(sharpen=1.0, distil=distil), scored=False))
-    add("Oneshot FL", local.pool(co.OneShotFL(distil=distil), scored=False))
+    add("EP MCMC", gaussian.pool(co.methods.EPMCMC(), scored=False))
+    attempt("FedProx", co.methods.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2]))
+    attempt("AdaptFL", co.methods.FedYogi(optimiser(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
+    add("FedBE", local.pool(co.methods.FedBE(sharpen=1.0, distil=distil), scored=False))
+    add("Oneshot FL", local.pool(co.methods.OneShotFL(distil=distil), scored=False))
     voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
-    add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=distil), scored=False))
-    add("BCM", sampled.pool(co.BCM(), scored=False), also_tempered=True)
-    add("D BCM", sampled.pool(co.BCM(distil=distil), scored=False))
+    add("FedKT", voting.pool(co.methods.FedKT(models=1, consistent=False, distil=distil), scored=False))
+    add("BCM", sampled.pool(co.methods.BCM(), scored=False), also_tempered=True)
+    add("D BCM", sampled.pool(co.methods.BCM(distil=distil), scored=False))
     add("Mixture", sampled, also_tempered=True)
-    add("β", sampled.pool(co.BetaPredictiveBayes(), scored=False), also_tempered=True)
-    add("D β", sampled.pool(co.BetaPredictiveBayes(distil=distil), scored=False))
+    add("β", sampled.pool(co.methods.BetaPredictiveBayes(), scored=False), also_tempered=True)
+    add("D β", sampled.pool(co.methods.BetaPredictiveBayes(distil=distil), scored=False))
 
     local_scores = [_score(task.predictive(r.payload)(test.x), test) for r in sampled.replies]
     values["Local only, mean"] = {k: sum(v[k] for v in local_scores) / len(local_scores) for k in SHOWN}  # type: ignore[misc]
-    attempt("Centralised", co.Centralised(sampling(s["sampler"], epochs)))
-    attempt("Server only, all labels", co.ServerOnly(sampling(s["sampler"], epochs)))
-    alone = co.ServerOnly()
+    attempt("Centralised", co.methods.Centralised(sampling(s["sampler"], epochs)))
+    attempt("Server only, all labels", co.methods.ServerOnly(sampling(s["sampler"], epochs)))
+    alone = co.methods.ServerOnly()
     if scale == "smoke":
-        alone = co.ServerOnly(sampling(s["sampler"], epochs))
+        alone = co.methods.ServerOnly(sampling(s["sampler"], epochs))
     attempt("Server only, 30 labels", alone, where=with_labels(sites, labelled, 30))
     return values
 

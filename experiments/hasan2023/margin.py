@@ -26,7 +26,11 @@ LEARNERS = {"cifar10": ("sampler", "rate 0.001", "rate 0.01"), "femnist": ("samp
 COLUMNS = tuple(
     f"{name}:0.3, {learner}, {order}" for name in LEARNERS for order in SHUFFLED for learner in LEARNERS[name]
 )
-POOLED: dict[str, co.Method] = {"BCM": co.BCM(), "Mixture": co.Mixture(), "Oneshot FL": co.OneShotFL(distil=None)}
+POOLED: dict[str, co.Method] = {
+    "BCM": co.methods.BCM(),
+    "Mixture": co.methods.Mixture(),
+    "Oneshot FL": co.methods.OneShotFL(distil=None),
+}
 
 
 def prepare(name: str, h: float, scale: str, seed: int, data_dir: str | None) -> co.Sites:
@@ -64,7 +68,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         inference = ACCURACY.optimiser("SGDM", float(learner.removeprefix("rate ")), epochs)
     inference = dataclasses.replace(inference, shuffle=SHUFFLED[order])
     engine = co.Compute("sequential", threads=1)
-    learned = co.run(co.Mixture(inference), target, sites, rounds=1, seed=seed, scored=False, engine=engine)
+    learned = co.run(co.methods.Mixture(inference), target, sites, rounds=1, seed=seed, scored=False, engine=engine)
     test = sites.all_test
     values: Values = {}
     for row, method in POOLED.items():

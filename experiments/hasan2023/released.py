@@ -71,7 +71,7 @@ def sampler(h: float, rows: int, rate: float, epochs: int, cycles: int) -> co.Cy
 
 def one_round_of_fedpa(sampled: Result, server: Descent) -> Result:
     """The released step from samples that were drawn already, from the same start."""
-    task, method = sampled.task, co.FedPA(sampled.method.inference, 0.4, server)  # type: ignore[attr-defined]
+    task, method = sampled.task, co.methods.FedPA(sampled.method.inference, 0.4, server)  # type: ignore[attr-defined]
     start = tree.ravel(task.init(sampled.server.key).params)
     steps = [REGRESSION.released_delta(start, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
     replies = [r._replace(payload=tree.unravel(s, task.like)) for r, s in zip(sampled.replies, steps, strict=True)]
@@ -147,39 +147,39 @@ class Trial:
         self.score("FedBE, ensemble", teacher)
         student = self.distil.student(self.task, teacher, points, self.sites.inputs, local.server.key)
         self.score("FedBE", self.distil.predictive(self.task, student))
-        self.add("Oneshot FL", local.pool(co.OneShotFL(distil=self.distil), scored=False))
+        self.add("Oneshot FL", local.pool(co.methods.OneShotFL(distil=self.distil), scored=False))
         voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
         fresh = dataclasses.replace(self.distil, start=co.aggregation.at_random)
-        self.add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=fresh), scored=False))
+        self.add("FedKT", voting.pool(co.methods.FedKT(models=1, consistent=False, distil=fresh), scored=False))
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     t = Trial(column, seed, scale, data_dir)
     s, rounds = t.settings, t.rounds
-    local = t.execute(co.FedAvg(t.optimiser(*s["local"])))
+    local = t.execute(co.methods.FedAvg(t.optimiser(*s["local"])))
     t.add("FedAvg", local)
     if scale == "fedavg":
         return t.values
     t.attempt("FedProx", REGRESSION.FedProxByTensor(t.optimiser(*s["prox"][:2]), mu=s["prox"][2]))
-    t.attempt("AdaptFL", co.FedYogi(t.optimiser(*s["yogi"]), rate=1e-1, tau=1e-2, start=0.0))
+    t.attempt("AdaptFL", co.methods.FedYogi(t.optimiser(*s["yogi"]), rate=1e-1, tau=1e-2, start=0.0))
     t.attempt(f"FedAvg, {rounds} rounds", REGRESSION.FedAvgCarried(t.optimiser(*s["local"], rounds)), rounds)
     server = Descent(s["server"], 0.9)
-    remembering = co.FedPA(t.sampler(s["many"], rounds), 0.4, server, remembered=KEPT)
+    remembering = co.methods.FedPA(t.sampler(s["many"], rounds), 0.4, server, remembered=KEPT)
     t.attempt(f"FedPA, {rounds} rounds", remembering, rounds, decayed=True)
-    sampled = t.execute(co.Mixture(t.sampler(s["sampler"])), decayed=True)
+    sampled = t.execute(co.methods.Mixture(t.sampler(s["sampler"])), decayed=True)
     gaussian = sampled
     if s["sampler"] != s["gaussian"]:
-        gaussian = t.execute(co.Mixture(t.sampler(s["gaussian"])), decayed=True)
+        gaussian = t.execute(co.methods.Mixture(t.sampler(s["gaussian"])), decayed=True)
     t.add("FedPA", one_round_of_fedpa(gaussian, Descent(1.0, 0.9)))  # the script sets 1 for all
     t.score("EP MCMC", t.task.predictive(mean_of_means(gaussian)))
-    t.add("BCM", sampled.pool(co.BCM(), scored=False))
+    t.add("BCM", sampled.pool(co.methods.BCM(), scored=False))
     t.add("Mixture", sampled)
-    tuned = sampled.pool(co.BetaPredictiveBayes(fit="adam"), scored=False)
+    tuned = sampled.pool(co.methods.BetaPredictiveBayes(fit="adam"), scored=False)
     t.add("β", tuned)
     t.values["β"]["beta"] = float(tuned.state.beta)
     t.students(local)
-    t.add("D BCM", sampled.pool(co.BCM(distil=t.distil), scored=False))
-    t.add("D β", sampled.pool(co.BetaPredictiveBayes(distil=t.distil, fit="adam"), scored=False))
+    t.add("D BCM", sampled.pool(co.methods.BCM(distil=t.distil), scored=False))
+    t.add("D β", sampled.pool(co.methods.BetaPredictiveBayes(distil=t.distil, fit="adam"), scored=False))
     return t.values
 
 

@@ -27,37 +27,44 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     training = co.SGD(rate=0.02, epochs=epochs, batch=50)
     distil = co.aggregation.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
     swa = co.aggregation.Distil(SWA(epochs=max(1, 2 * distilled // 5), batch=20), wide=False)
-    sampled = co.run(co.Mixture(sampler), task, sites, seed=seed)
+    sampled = co.run(co.methods.Mixture(sampler), task, sites, seed=seed)
     snapshots = co.run(
-        co.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50, temperature=0.0)), task, sites, seed=seed
+        co.methods.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50, temperature=0.0)),
+        task,
+        sites,
+        seed=seed,
     )
-    local = co.run(co.FedAvg(training), task, sites, rounds=1, seed=seed)
+    local = co.run(co.methods.FedAvg(training), task, sites, rounds=1, seed=seed)
     rows: dict[str, Result] = {
-        "Local only": sampled.pool(co.LocalOnly()),
+        "Local only": sampled.pool(co.methods.LocalOnly()),
         "Server only": co.run(
-            co.ServerOnly(co.CyclicalSGHMC(rate=0.02, epochs=alone, batch=10)), task, sites, seed=seed
+            co.methods.ServerOnly(co.CyclicalSGHMC(rate=0.02, epochs=alone, batch=10)), task, sites, seed=seed
         ),
-        "Centralised": co.run(co.Centralised(sampler), task, sites, seed=seed),
+        "Centralised": co.run(co.methods.Centralised(sampler), task, sites, seed=seed),
         "FedAvg, 1 round": local,
         "FedAvg, 10 rounds": co.run(
-            co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
+            co.methods.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
         ),
-        "FedBE, 1 round": local.pool(co.FedBE(sharpen=1.0, distil=co.aggregation.Distil(distil.inference, wide=False))),
+        "FedBE, 1 round": local.pool(
+            co.methods.FedBE(sharpen=1.0, distil=co.aggregation.Distil(distil.inference, wide=False))
+        ),
         "FedBE, 10 rounds": co.run(
-            co.FedBE(co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), sharpen=1.0, distil=swa),
+            co.methods.FedBE(
+                co.methods.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), sharpen=1.0, distil=swa
+            ),
             task,
             sites,
             rounds=10,
             seed=seed,
         ),
-        "OneshotFL": local.pool(co.OneShotFL(distil=distil)),
-        "EP-MCMC": sampled.pool(co.EPMCMC()),
+        "OneshotFL": local.pool(co.methods.OneShotFL(distil=distil)),
+        "EP-MCMC": sampled.pool(co.methods.EPMCMC()),
         "Mixture": sampled,
         "Mixture, T = 0": snapshots,
-        "Product": sampled.pool(co.BCM()),
-        "Product, robust": sampled.pool(co.BCM(powers=co.aggregation.robust)),
-        "β-PredBayes": sampled.pool(co.BetaPredictiveBayes()),
-        "D-β-PredBayes": sampled.pool(co.BetaPredictiveBayes(distil=distil)),
+        "Product": sampled.pool(co.methods.BCM()),
+        "Product, robust": sampled.pool(co.methods.BCM(powers=co.aggregation.robust)),
+        "β-PredBayes": sampled.pool(co.methods.BetaPredictiveBayes()),
+        "D-β-PredBayes": sampled.pool(co.methods.BetaPredictiveBayes(distil=distil)),
     }
     values: Values = {}
     for row, result in rows.items():

@@ -111,7 +111,7 @@ class Carried(Optimise):
 
 
 @dataclass(frozen=True)
-class FedAvgCarried(co.FedAvg):
+class FedAvgCarried(co.methods.FedAvg):
     """FedAvg whose clients make their optimiser once, so that momentum is carried from round to round."""
 
     def memory(self, message: Point) -> Tensor:
@@ -129,7 +129,7 @@ class FedAvgCarried(co.FedAvg):
 
 
 @dataclass(frozen=True)
-class FedProxByTensor(co.FedProx):
+class FedProxByTensor(co.methods.FedProx):
     """FedProx with μ Σ‖θₖ − θ‖ over the tensors of the network."""
 
     def local(self, task: co.Task, message: Point, client: Client) -> Reply:
@@ -261,12 +261,12 @@ class Trial:
     def samples(self, sampled: Result) -> None:
         """The pools of predictions, β and the students."""
         viewed = dataclasses.replace(sampled, task=self.many)
-        for row, method in {"Mixture": co.Mixture(), "Product": co.BCM()}.items():
+        for row, method in {"Mixture": co.methods.Mixture(), "Product": co.methods.BCM()}.items():
             pooled = viewed.pool(method, scored=False)
             self.score(row, method.predictive(self.many, pooled.state)(self.test.x), pairs=True)
             if row == "Product":
                 self.teach("D-BCM", method.predictive(self.many, pooled.state), pooled.state.posteriors, sampled)
-        method = co.BetaPredictiveBayes(fit="adam")
+        method = co.methods.BetaPredictiveBayes(fit="adam")
         pooled = viewed.pool(method, scored=False)
         both = method.pools(self.many, pooled.state, self.labelled.x)
         beta = descend_to_beta(*both, self.labelled.y, pooled.server.key, pair_loss)
@@ -333,18 +333,18 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     server: AdamSteps | Descent = Descent(s["server"][1], 0.9)
     if s["server"][0] == "Adam":
         server = AdamSteps(s["server"][1])
-    sampled = t.execute(co.Mixture(t.sampler(s["rate"], epochs, min(s["cycles"], epochs))), decayed=True)
+    sampled = t.execute(co.methods.Mixture(t.sampler(s["rate"], epochs, min(s["cycles"], epochs))), decayed=True)
     t.samples(sampled)
     t.weights(sampled)
     if asks_for_the_sampler(column):
         return t.values
-    t.points(t.execute(co.FedAvg(optimiser("SGDM", s["local"], epochs))))
+    t.points(t.execute(co.methods.FedAvg(optimiser("SGDM", s["local"], epochs))))
     t.attempt("FedAvg, 5 rounds", FedAvgCarried(optimiser("SGDM", s["local"], t.round)), rounds)
-    remembering = co.FedPA(t.sampler(s["multi_rate"], t.round, 1), s["rho"], server, remembered=s["keep"])
+    remembering = co.methods.FedPA(t.sampler(s["multi_rate"], t.round, 1), s["rho"], server, remembered=s["keep"])
     t.attempt("FedPA, 5 rounds", remembering, rounds, decayed=True)
     t.attempt("FedProx", FedProxByTensor(optimiser(*s["prox"][:2], epochs), mu=s["prox"][2]))
     yogi = s["yogi"]
-    t.attempt("AdaptFL", co.FedYogi(optimiser(yogi[0], yogi[1], epochs), rate=yogi[2], tau=yogi[3], start=0.0))
+    t.attempt("AdaptFL", co.methods.FedYogi(optimiser(yogi[0], yogi[1], epochs), rate=yogi[2], tau=yogi[3], start=0.0))
     return t.values
 
 

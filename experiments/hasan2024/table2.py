@@ -106,7 +106,7 @@ def pairwise(p: Normal, y: Tensor) -> float:
 
 def pairwise_beta(result: Result, task: co.Task) -> Result:
     """β as the released program tunes it: against all pairs of the server's batches, not held to [0, 1]."""
-    method, rows = co.BetaPredictiveBayes(), result.sites.calibration
+    method, rows = co.methods.BetaPredictiveBayes(), result.sites.calibration
     assert rows is not None
     pooled = dataclasses.replace(result, task=task).pool(method, scored=False)
     both = method.pools(task, pooled.state, rows.x)
@@ -145,8 +145,8 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
             return dict.fromkeys(("nll_sum", "mse_sum", "nll", "mse", "released"))
 
     distil = co.aggregation.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
-    sampled = execute(co.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
-    local = execute(co.FedAvg(optimiser("Adam", s["local"], epochs)))
+    sampled = execute(co.methods.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
+    local = execute(co.methods.FedAvg(optimiser("Adam", s["local"], epochs)))
     per_round = sampler(s, n, n / CLIENTS, epochs // rounds, s["multi_rate"])
     server = AdamSteps(s["server"][1]) if s["server"][0] == "Adam" else Descent(s["server"][1], 0.9)
     tuned = pairwise_beta(sampled, many)
@@ -156,29 +156,32 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     taught, shown = distil.predictive(many, student)(test.x), teacher(test.x)
     assert isinstance(taught, Normal) and isinstance(shown, Normal)
     values: Values = {
-        "EP-MCMC": score_result(sampled, many, co.EPMCMC()),
-        "OneshotFL": score_result(local, many, co.OneShotFL(distil=None)),
-        "D-OneshotFL": score_result(local, many, co.OneShotFL(distil=distil)),
+        "EP-MCMC": score_result(sampled, many, co.methods.EPMCMC()),
+        "OneshotFL": score_result(local, many, co.methods.OneShotFL(distil=None)),
+        "D-OneshotFL": score_result(local, many, co.methods.OneShotFL(distil=distil)),
         "FedBE": score_result(
-            local, many, co.FedBE(sharpen=1.0, distil=None)
+            local, many, co.methods.FedBE(sharpen=1.0, distil=None)
         ),  # 16 members: ten drawn, five clients, their average
-        "D-FedBE": score_result(local, many, co.FedBE(sharpen=1.0, distil=distil)),
-        "Mixture": score_result(sampled, many, co.Mixture()),
-        "Product": score_result(sampled, many, co.BCM()),
-        "D-BCM": score_result(sampled, many, co.BCM(distil=distil)),
-        "β-PredBayes": score_result(sampled, many, co.BetaPredictiveBayes()),
-        "D-β-PredBayes": score_result(sampled, many, co.BetaPredictiveBayes(distil=distil)),
+        "D-FedBE": score_result(local, many, co.methods.FedBE(sharpen=1.0, distil=distil)),
+        "Mixture": score_result(sampled, many, co.methods.Mixture()),
+        "Product": score_result(sampled, many, co.methods.BCM()),
+        "D-BCM": score_result(sampled, many, co.methods.BCM(distil=distil)),
+        "β-PredBayes": score_result(sampled, many, co.methods.BetaPredictiveBayes()),
+        "D-β-PredBayes": score_result(sampled, many, co.methods.BetaPredictiveBayes(distil=distil)),
         "FedAvg, 1 round": score_result(local, one),
         "FedAvg, 5 rounds": score_result(
-            execute(co.FedAvg(optimiser("Adam", s["local"], epochs // rounds)), rounds), one
+            execute(co.methods.FedAvg(optimiser("Adam", s["local"], epochs // rounds)), rounds), one
         ),
-        "FedPA, 1 round": attempt(lambda: execute(co.FedPA(sampled.method.inference, s["rho"], server)), one),  # type: ignore[attr-defined]
-        "FedPA, 5 rounds": attempt(lambda: execute(co.FedPA(per_round, s["rho"], server), rounds), one),
+        "FedPA, 1 round": attempt(lambda: execute(co.methods.FedPA(sampled.method.inference, s["rho"], server)), one),  # type: ignore[attr-defined]
+        "FedPA, 5 rounds": attempt(lambda: execute(co.methods.FedPA(per_round, s["rho"], server), rounds), one),
         "FedProx": attempt(
-            lambda: execute(co.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2])), one
+            lambda: execute(co.methods.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2])), one
         ),
         "AdaptFL": score_result(
-            execute(co.FedYogi(optimiser(s["yogi"][0], s["yogi"][1], epochs), rate=s["yogi"][2], tau=s["yogi"][3])), one
+            execute(
+                co.methods.FedYogi(optimiser(s["yogi"][0], s["yogi"][1], epochs), rate=s["yogi"][2], tau=s["yogi"][3])
+            ),
+            one,
         ),
     }
     for row, v in values.items():  # only ensembles of samples were compared in pairs

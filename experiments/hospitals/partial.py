@@ -45,10 +45,10 @@ def fit(train: list[Data], seed: int) -> tuple[Models, dict[str, Any]]:
     common: dict[str, Any] = {}
     for row, method, rounds in (
         ("Product of Laplace, linear", GaussianProduct(LAPLACE), 1),
-        ("FedAvg (10 rounds), linear", co.FedAvg(co.SGD(epochs=5)), 10),
-        (ONE, co.Hierarchical(averaged=False), 1),
-        (TWO, co.Hierarchical(averaged=False), 2),
-        ("Alone, Laplace linear", co.LocalOnly(LAPLACE), 1),
+        ("FedAvg (10 rounds), linear", co.methods.FedAvg(co.SGD(epochs=5)), 10),
+        (ONE, co.methods.Hierarchical(averaged=False), 1),
+        (TWO, co.methods.Hierarchical(averaged=False), 2),
+        ("Alone, Laplace linear", co.methods.LocalOnly(LAPLACE), 1),
     ):
         result = co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
         if has_common(method):

@@ -85,14 +85,14 @@ def compare(train: list[Data], choose: list[Data], test: Tensor, seed: int, pref
 
     for kind, network in (("linear", co.models.linear), ("MLP", co.models.mlp)):
         task = co.classification(network(sites.features, 2))
-        sampled = execute(co.Mixture(SAMPLER), task)
+        sampled = execute(co.methods.Mixture(SAMPLER), task)
         add(f"{prefix}Mixture, {kind}", sampled)
-        add(f"{prefix}BCM, {kind}", sampled, co.BCM(SAMPLER))
-        add(f"{prefix}β, {kind}", sampled, co.BetaPredictiveBayes(SAMPLER))
+        add(f"{prefix}BCM, {kind}", sampled, co.methods.BCM(SAMPLER))
+        add(f"{prefix}β, {kind}", sampled, co.methods.BetaPredictiveBayes(SAMPLER))
         if not prefix:
-            add(f"Evidence, {kind}", execute(co.EvidencePooling(SAMPLER), task))
-            add(f"FedAvg (10 rounds), {kind}", execute(co.FedAvg(co.SGD(epochs=5)), task, 10))
-            add(f"Pooled data, {kind} sampled", execute(co.Centralised(SAMPLER), task))
+            add(f"Evidence, {kind}", execute(co.methods.EvidencePooling(SAMPLER), task))
+            add(f"FedAvg (10 rounds), {kind}", execute(co.methods.FedAvg(co.SGD(epochs=5)), task, 10))
+            add(f"Pooled data, {kind} sampled", execute(co.methods.Centralised(SAMPLER), task))
     task = co.Task(
         co.models.linear(sites.features, 2),
         co.classification(co.models.linear(2, 2)).likelihood,
@@ -101,8 +101,8 @@ def compare(train: list[Data], choose: list[Data], test: Tensor, seed: int, pref
     )
     add(f"{prefix}Product of Laplace, linear", execute(GaussianProduct(LAPLACE), task))
     if not prefix:
-        add("Pooled data, logistic regression", execute(co.Centralised(NEWTON), task))
-        add("Pooled data, Laplace linear", execute(co.Centralised(LAPLACE), task))
+        add("Pooled data, logistic regression", execute(co.methods.Centralised(NEWTON), task))
+        add("Pooled data, Laplace linear", execute(co.methods.Centralised(LAPLACE), task))
     return found
 
 
@@ -116,7 +116,11 @@ def alone(train: Data, choose: Data, test: Tensor, seed: int) -> Predictions:
         ("Alone, MLP sampled", co.models.mlp, SAMPLER),
     ):
         result = co.run(
-            co.Centralised(inference), co.classification(network(sites.features, 2)), sites, seed=seed, scored=False
+            co.methods.Centralised(inference),
+            co.classification(network(sites.features, 2)),
+            sites,
+            seed=seed,
+            scored=False,
         )
         p = result.method.predictive(result.task, result.state)(test)
         _, t = choose_value(

@@ -41,7 +41,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, alpha = column.split("/")
     sites = published.split_of(name, float(alpha), CLIENTS, scale, seed, data_dir)
     training = SGD(rate=0.01, momentum=0.9, epochs=EPOCHS[scale], batch=128, schedule=cosine)
-    rows = {**published.ensembles(training), "evidence pooling": co.EvidencePooling(training)}
+    rows = {**published.ensembles(training), "evidence pooling": co.methods.EvidencePooling(training)}
     values: Values = published.score_methods(rows, sites, seed)
     return values
 

@@ -42,10 +42,10 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sites = rows.split(parse(split), int(count), calibration=0, validation=0.2, seed=seed)
     point = SGD(epochs=epochs)
     variants = {
-        "one point": co.EvidencePooling(point),
-        "samples": co.EvidencePooling(CyclicalSGHMC(epochs=epochs)),
-        "SWAG": co.EvidencePooling(SWAG(epochs=epochs, burn=epochs // 2)),
-        "Laplace": co.EvidencePooling(Laplace(mode=point)),
+        "one point": co.methods.EvidencePooling(point),
+        "samples": co.methods.EvidencePooling(CyclicalSGHMC(epochs=epochs)),
+        "SWAG": co.methods.EvidencePooling(SWAG(epochs=epochs, burn=epochs // 2)),
+        "Laplace": co.methods.EvidencePooling(Laplace(mode=point)),
     }
     network = co.classification(model("mlp", sites.features, sites.classes))
     predictions = {}
@@ -90,7 +90,7 @@ def on_fixed_features(sites: co.Sites, inference: SGD, seed: int) -> Predictive:
     chosen = features(f"{usual_features(shape)}:{seed}", sites.features)
     width = int(chosen(sites.train[0].x[:1]).shape[1])
     task = co.classification(on_features(chosen, model("linear", width, sites.classes)))
-    method = co.EvidencePooling(replace(inference, rate=0.03))
+    method = co.methods.EvidencePooling(replace(inference, rate=0.03))
     result = co.run(method, task, sites, seed=seed, scored=False, engine=co.Compute(threads=1))
     return method.predictive(task, result.state)
 

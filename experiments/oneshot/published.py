@@ -140,7 +140,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     if scale != "evidence":
         methods = rows_of(stops)
     if scale in ("evidence", "smoke"):
-        methods["evidence pooling"] = co.EvidencePooling(Passes(stops[-1], stops))
+        methods["evidence pooling"] = co.methods.EvidencePooling(Passes(stops[-1], stops))
     return score_methods(methods, sites, seed)
 
 
@@ -168,9 +168,9 @@ def split_of(name: str, beta: float, clients: int, scale: str, seed: int, data_d
 def ensembles(training: Inference) -> dict[str, Method]:
     """The average of weights, of logits and of probabilities of the same networks."""
     return {
-        "FedAvg": co.FedAvg(training),
-        "ensemble, logits": co.OneShotFL(training, distil=None),
-        "ensemble, probabilities": co.Mixture(training),
+        "FedAvg": co.methods.FedAvg(training),
+        "ensemble, logits": co.methods.OneShotFL(training, distil=None),
+        "ensemble, probabilities": co.methods.Mixture(training),
     }
 
 

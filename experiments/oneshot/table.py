@@ -62,7 +62,7 @@ SMOKE = Size(10, 50, 20, 2)
 
 def rows_of(size: Size) -> dict[str, Method]:
     """Every row of the table, as a method with its settings."""
-    rows: dict[str, Method] = {"fedavg": co.FedAvg(SGD(epochs=size.epochs, batch=size.batch))}
+    rows: dict[str, Method] = {"fedavg": co.methods.FedAvg(SGD(epochs=size.epochs, batch=size.batch))}
     for name, kind in sorted(METHODS.items()):
         small = kind.about.one_shot or name in SMALL
         if issubclass(kind, Bound) or name in APART or "classification" not in kind.about.tasks or not small:
@@ -75,8 +75,8 @@ def rows_of(size: Size) -> dict[str, Method]:
         rows[f"{name}, student"] = dataclasses.replace(rows[name], distil=student)
     for name in BY_STUDENT:
         rows[name] = dataclasses.replace(rows[name], distil=student)
-    rows["exact, as AFL"] = co.ExactPooling(OneHot(), share=LEAST)  # least squares on ones and zeros, no prior
-    rows["exact, as FedCGS"] = co.ExactPooling(Discriminant(plain=True))  # a Gaussian a class, one covariance
+    rows["exact, as AFL"] = co.methods.ExactPooling(OneHot(), share=LEAST)  # least squares on ones and zeros, no prior
+    rows["exact, as FedCGS"] = co.methods.ExactPooling(Discriminant(plain=True))  # a Gaussian a class, one covariance
     return rows
 
 
@@ -114,8 +114,8 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None, share
     if name == "femnist":
         sites = sites.map_x(lambda x: 1 - x)  # ink on paper → light on dark, mostly zeros
     rows = rows_of(size)
-    rows["centralised"] = co.Centralised(CyclicalSGHMC(epochs=size.epochs, batch=size.batch))
-    rows["server_only"] = co.ServerOnly()
+    rows["centralised"] = co.methods.Centralised(CyclicalSGHMC(epochs=size.epochs, batch=size.batch))
+    rows["server_only"] = co.methods.ServerOnly()
     network = co.classification(model("mlp", sites.features, sites.classes))
     head = head_on_features(sites, seed)
     test = sites.all_test
@@ -166,7 +166,7 @@ def score_row(
 
 def rounds_of(method: Method) -> int | None:
     """One of training; further ones where a method says how many it needs."""
-    if isinstance(method, co.FedAvg):
+    if isinstance(method, co.methods.FedAvg):
         return 1
     return None
 

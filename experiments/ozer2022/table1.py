@@ -102,8 +102,10 @@ def mean_field(epochs: int, variant: str = "printed", kl: float = 1.0) -> co.Mea
 
 def merging(
     rule: str, weighting: str, epochs: int, variant: str = "printed", kl: float = 1.0
-) -> co.VariationalAveraging:
-    return co.VariationalAveraging(mean_field(epochs, variant, kl), RULES[rule], weighting == "FVBA", variant=variant)
+) -> co.methods.VariationalAveraging:
+    return co.methods.VariationalAveraging(
+        mean_field(epochs, variant, kl), RULES[rule], weighting == "FVBA", variant=variant
+    )
 
 
 def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
@@ -165,8 +167,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 
     cohort = ACTIVE if clients > ACTIVE else None
     if "FVBA" in plan.weightings:
-        add("FED", co.FedAvg(descent(plan.epochs), equal=True), point, rounds, cohort)
-    add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, cohort, plan.watched)
+        add("FED", co.methods.FedAvg(descent(plan.epochs), equal=True), point, rounds, cohort)
+    add("FEDAVG", co.methods.FedAvg(descent(plan.epochs)), point, rounds, cohort, plan.watched)
     for weighting in plan.weightings:
         for rule in plan.printed:
             add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs, kl=kl), gaussian, rounds, cohort)
@@ -176,11 +178,11 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     if not plan.bounds:
         return values
     passes = max(plan.epochs * rounds * min(ACTIVE, clients) // clients, 1)  # as many as the rows above make
-    add("Centralised", co.Centralised(descent(passes)), point, 1)
-    add("Centralised, VI", co.Centralised(mean_field(passes, kl=kl)), gaussian, 1)
+    add("Centralised", co.methods.Centralised(descent(passes)), point, 1)
+    add("Centralised, VI", co.methods.Centralised(mean_field(passes, kl=kl)), gaussian, 1)
     many = passes * sum(len(d.x) for d in sites.train) // LABELS  # as many steps as all the data get in one place
-    add("Server only", co.ServerOnly(descent(many)), point, 1)
-    add("Local only", co.LocalOnly(descent(passes)), point, 1)
+    add("Server only", co.methods.ServerOnly(descent(many)), point, 1)
+    add("Local only", co.methods.LocalOnly(descent(passes)), point, 1)
     return values
 
 

@@ -38,13 +38,13 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         )
         return {"seconds": result.report["seconds"] / rounds}
 
-    values: Values = {"FED": seconds(co.FedAvg(TABLE1.descent(epochs), equal=True), point)}
-    values["FEDAVG"] = seconds(co.FedAvg(TABLE1.descent(epochs)), point)
+    values: Values = {"FED": seconds(co.methods.FedAvg(TABLE1.descent(epochs), equal=True), point)}
+    values["FEDAVG"] = seconds(co.methods.FedAvg(TABLE1.descent(epochs)), point)
     for weighting in ("FVBA", "FVBWA") if scale not in ("evening", "small") else ("FVBWA",):
         for rule in TABLE1.RULES:
             method = TABLE1.merging(rule, weighting, epochs)
             values[f"{weighting} {rule}"] = seconds(method, gaussian)
-    drawing = co.VariationalAveraging(TABLE1.mean_field(epochs), co.aggregation.ppa, population=1_000)
+    drawing = co.methods.VariationalAveraging(TABLE1.mean_field(epochs), co.aggregation.ppa, population=1_000)
     values["FVBWA PPA, drawn"] = seconds(drawing, gaussian)
     return values
 

@@ -122,7 +122,7 @@ def run(
     inference = DPSGD(epsilon, column.delta, share=share, steps=steps, rate=rate)
     if math.isinf(epsilon):
         inference = DPSGD(noise_multiplier=1e-6, share=share, steps=steps, rate=rate)
-    method = co.FedAvg(inference)
+    method = co.methods.FedAvg(inference)
     task = co.classification(network, prior=Flat())
     result = co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine="sequential")
     scored = sites.all_validation if validate else sites.all_test

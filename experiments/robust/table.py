@@ -37,9 +37,9 @@ ENGINE = co.Compute("sequential", threads=1)
 SGD = co.SGD(epochs=5)
 LAPLACE = co.Laplace(mode=Newton(), dense=True)
 METHODS = {
-    "FedAvg, average": co.FedAvg(SGD),
-    "FedAvg, median": co.FedAvg(SGD, rule=median),
-    "FedAvg, trimmed": co.FedAvg(SGD, rule=trimmed),
+    "FedAvg, average": co.methods.FedAvg(SGD),
+    "FedAvg, median": co.methods.FedAvg(SGD, rule=median),
+    "FedAvg, trimmed": co.methods.FedAvg(SGD, rule=trimmed),
     "Product, no cap": GaussianProduct(LAPLACE),
     "Product, cap 3": GaussianProduct(LAPLACE, cap=3.0),
     "Product, cap 1": GaussianProduct(LAPLACE, cap=1.0),

@@ -146,8 +146,8 @@ def test_fedpas_delta_equals_the_dense_inverse(count: int) -> None:
 def test_fedpa_with_one_sample_is_fedavg() -> None:
     task, sites = tiny.classification()
     one = co.CyclicalSGHMC(epochs=2, cycles=1, samples=1, keep=1, batch=16)
-    averaged = co.run(co.FedAvg(one), task, sites, rounds=1)
-    posterior_averaged = co.run(co.FedPA(one), task, sites, rounds=1)
+    averaged = co.run(co.methods.FedAvg(one), task, sites, rounds=1)
+    posterior_averaged = co.run(co.methods.FedPA(one), task, sites, rounds=1)
     mean = tree.map(lambda leaf: leaf[0], averaged.state.posterior.params)  # its one sample
     for a, b in zip(mean.values(), posterior_averaged.state.posterior.params.values(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
@@ -181,7 +181,7 @@ def test_ep_mcmc_reaches_the_closed_form_global_posterior() -> None:
     mean = torch.linalg.solve(precision, whole.x.T @ whole.y / 0.25)
 
     draws = 200_000
-    method = co.EPMCMC(Exact(), fit=co.distributions.posterior.dense_moments, draws=draws)
+    method = co.methods.EPMCMC(Exact(), fit=co.distributions.posterior.dense_moments, draws=draws)
     server = Server(None, None, Key(2), len(sites))
     state = method.init(task, server)
     replies = Sequential(sites.train).gather(method, task, method.broadcast(state), range(4), Turn(0, Key(3)))
@@ -217,14 +217,14 @@ def test_ep_mcmc_by_kernels_comes_near_a_conjugate_posterior_and_refuses_a_fit()
     task = co.regression(nn.Linear(2, 1, bias=False).double(), noise=0.25)
     whole = sites.pooled().train[0]
     covariance = torch.linalg.inv(whole.x.T @ whole.x / 0.25 + torch.eye(2, dtype=torch.float64))
-    result = co.run(co.EPMCMC(Exact(), draws=2000, sweeps=20), task, sites, scored=False)
+    result = co.run(co.methods.EPMCMC(Exact(), draws=2000, sweeps=20), task, sites, scored=False)
     found = result.state.posterior.params["weight"].squeeze(1)
     away = (found.mean(0) - covariance @ whole.x.T @ whole.y / 0.25) / covariance.diagonal().sqrt()
     assert away.abs().max() < 0.2
     assert (found.var(0) / covariance.diagonal()).min() > 0.9  # kernels widen it a little
     assert (found.var(0) / covariance.diagonal()).max() < 1.3
     with pytest.raises(InputError, match="have no `fit`"):
-        co.EPMCMC(fit=dense_moments, sweeps=5)
+        co.methods.EPMCMC(fit=dense_moments, sweeps=5)
 
 
 def test_a_full_covariance_needs_enough_samples() -> None:
@@ -260,7 +260,7 @@ def point(value: float) -> Point:
 
 def test_fedprox_takes_the_steps_of_its_box() -> None:
     task, data = quadratic(1.0)
-    method = co.FedProx(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10), mu=0.4)
+    method = co.methods.FedProx(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10), mu=0.4)
     reply = method.local(task, point(0.0), Client(data, (), Key(0)))
     # θ₁ = ½·1 = ½; gradient there (½ − 1) + 0.4·½ = −0.3; θ₂ = 0.65.
     assert float(reply.send.params["weight"]) == pytest.approx(0.65)
@@ -268,7 +268,7 @@ def test_fedprox_takes_the_steps_of_its_box() -> None:
 
 def test_fedyogi_takes_the_steps_of_its_box() -> None:
     task, data = quadratic(1.0)
-    method = co.FedYogi(co.SGD(rate=0.5, momentum=0.0, epochs=1, batch=10), rate=0.1, tau=0.1)
+    method = co.methods.FedYogi(co.SGD(rate=0.5, momentum=0.0, epochs=1, batch=10), rate=0.1, tau=0.1)
     server = Server(None, None, Key(0), 1)
     state = method.init(task, server)._replace(posterior=point(0.0))
     x, m, v = 0.0, 0.0, 0.1**2
@@ -285,7 +285,7 @@ def test_fedyogi_takes_the_steps_of_its_box() -> None:
 def test_fedavgm_and_fedadam_take_the_steps_of_their_boxes() -> None:
     task, data = quadratic(1.0)
     server, local = Server(None, None, Key(0), 1), co.SGD(rate=0.5, momentum=0.0, epochs=1, batch=10)
-    heavy, adam = co.FedAvgM(local, rate=0.8, momentum=0.5), co.FedAdam(local, rate=0.1, tau=0.1)
+    heavy, adam = co.methods.FedAvgM(local, rate=0.8, momentum=0.5), co.methods.FedAdam(local, rate=0.1, tau=0.1)
     states = [m.init(task, server)._replace(posterior=point(0.0)) for m in (heavy, adam)]
     x, velocity = 0.0, 0.0
     z, m, v = 0.0, 0.0, 0.1**2
@@ -306,7 +306,7 @@ def test_equal_weights_ignore_sizes() -> None:
     _, few = quadratic(0.0)
     task, many = quadratic(2.0)
     double = Data.of(torch.cat([many.x, many.x]), torch.cat([many.y, many.y]))
-    method = co.FedAvg(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), equal=True)
+    method = co.methods.FedAvg(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), equal=True)
     replies = Sequential([few, double]).gather(method, task, point(5.0), [0, 1], Turn(0, Key(0)))
     state = method.aggregate(task, State(point(5.0)), replies, Server(None, None, Key(0), 2))
     assert float(state.posterior.params["weight"]) == pytest.approx(1.0, abs=1e-5)  # by size: 4/3
@@ -355,8 +355,8 @@ def test_fedkt_counts_votes_as_its_box_says() -> None:
     posteriors = tuple(Samples({"weight": torch.stack([says[a], says[b]])}) for a, b in clients)
     state = Pooled(task.init(Key(0)), posteriors, torch.ones(3))
     x = torch.ones(1, 1)
-    assert co.FedKT().votes(task, state, x).tolist() == [[2.0, 2.0]]
-    assert co.FedKT(consistent=False).votes(task, state, x).tolist() == [[3.0, 3.0]]
+    assert co.methods.FedKT().votes(task, state, x).tolist() == [[2.0, 2.0]]
+    assert co.methods.FedKT(consistent=False).votes(task, state, x).tolist() == [[3.0, 3.0]]
 
 
 def test_fedkts_parts_are_disjoint_and_complete() -> None:
@@ -369,7 +369,7 @@ def test_fedkts_parts_are_disjoint_and_complete() -> None:
             return start
 
     task, sites = tiny.classification()
-    co.FedKT(Spy(), models=3).local(task, task.init(Key(0)), Client(sites.train[0], (), Key(1)))
+    co.methods.FedKT(Spy(), models=3).local(task, task.init(Key(0)), Client(sites.train[0], (), Key(1)))
     torch.testing.assert_close(sum(seen), sites.train[0].w)
     assert max(w.sum() for w in seen) - min(w.sum() for w in seen) <= 1
 
@@ -388,7 +388,7 @@ def test_fedkts_teachers_have_disjoint_rows_and_their_model_learns_what_most_of_
     task = co.classification(nn.Linear(1, 2, bias=False))
     rows = Data.of(torch.ones(60, 1), torch.arange(60) % 2)
     inputs = torch.ones(7, 1)
-    method = co.FedKT(Commonest(), models=2, teachers=3)
+    method = co.methods.FedKT(Commonest(), models=2, teachers=3)
     server = Server(inputs, None, Key(0), 1)
     reply = method.local(task, method.broadcast(method.init(task, server)), Client(rows, (), Key(4)))
 
@@ -406,11 +406,11 @@ def test_fedkts_inner_tier_is_the_same_on_every_engine_and_sends_the_inputs(
     distil: co.aggregation.Distil | None,
 ) -> None:
     task, sites = tiny.classification()
-    method = co.FedKT(co.SGD(epochs=2), teachers=2, distil=distil)
+    method = co.methods.FedKT(co.SGD(epochs=2), teachers=2, distil=distil)
     one, many = (co.run(method, task, sites, engine=engine) for engine in ("sequential", "vectorised"))
     for a, b in zip(one.state.posteriors, many.state.posteriors, strict=True):
         torch.testing.assert_close(a.params, b.params, rtol=1e-4, atol=1e-5)
-    plain = co.run(co.FedKT(co.SGD(epochs=2), distil=distil), task, sites, engine="sequential")
+    plain = co.run(co.methods.FedKT(co.SGD(epochs=2), distil=distil), task, sites, engine="sequential")
     more = one.report["ledger"]["down_floats"] - plain.report["ledger"]["down_floats"]
     assert sites.inputs is not None and more == len(sites) * sites.inputs.numel()
     assert Needs.INPUTS in needs(method) and shows_inputs(method)
@@ -418,23 +418,23 @@ def test_fedkts_inner_tier_is_the_same_on_every_engine_and_sends_the_inputs(
     with pytest.raises(InputError, match=r"needs .*unlabelled rows"):
         co.run(dataclasses.replace(method, distil=None), task, dataclasses.replace(sites, inputs=None))
     with pytest.raises(InputError, match="teachers=0 trains nothing"):
-        co.FedKT(teachers=0)
+        co.methods.FedKT(teachers=0)
 
 
 @pytest.mark.parametrize(
     ("method", "copies"),
     [
-        (co.FedAvg(), 1),
-        (co.FedProx(), 1),
-        (co.FedYogi(), 1),
-        (co.FedPA(), 1),
-        (co.Scaffold(), 2),
-        (co.Mixture(), "keep"),
-        (co.BCM(), "keep"),
-        (co.BetaPredictiveBayes(), "keep"),
-        (co.EPMCMC(), "keep"),
-        (co.OneShotFL(), 1),
-        (co.FedKT(), "models"),
+        (co.methods.FedAvg(), 1),
+        (co.methods.FedProx(), 1),
+        (co.methods.FedYogi(), 1),
+        (co.methods.FedPA(), 1),
+        (co.methods.Scaffold(), 2),
+        (co.methods.Mixture(), "keep"),
+        (co.methods.BCM(), "keep"),
+        (co.methods.BetaPredictiveBayes(), "keep"),
+        (co.methods.EPMCMC(), "keep"),
+        (co.methods.OneShotFL(), 1),
+        (co.methods.FedKT(), "models"),
     ],
 )
 def test_bytes_equal_the_formula(method: co.Method, copies: int | str) -> None:
@@ -509,6 +509,6 @@ def test_a_student_of_clients_that_send_no_weights_starts_from_fresh_ones(start:
     task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(4,)))
     distil = Distil(co.Adam(epochs=1), start=start)
 
-    result = co.run(co.EvidenceLogits(co.SGD(epochs=1), distil=distil), task, sites, seed=0)
+    result = co.run(co.methods.EvidenceLogits(co.SGD(epochs=1), distil=distil), task, sites, seed=0)
 
     assert result.metrics["nll"] > 0

@@ -33,10 +33,10 @@ WEIGHTS = torch.tensor([0.25, 0.75]).double()
 QUICK = co.SGD(rate=0.05, epochs=1, batch=16)
 SHAPE = (3, 8, 8)
 INNER = {
-    "fedavg": co.FedAvg(QUICK),
-    "fedprox": co.FedProx(QUICK, mu=0.1),
-    "fedavgm": co.FedAvgM(QUICK),
-    "scaffold": co.Scaffold(dataclasses.replace(QUICK, momentum=0.0)),
+    "fedavg": co.methods.FedAvg(QUICK),
+    "fedprox": co.methods.FedProx(QUICK, mu=0.1),
+    "fedavgm": co.methods.FedAvgM(QUICK),
+    "scaffold": co.methods.Scaffold(dataclasses.replace(QUICK, momentum=0.0)),
 }
 ALONE = co.aggregation.Ensemble(samples=0, average=True, clients=False)  # A
 TEACH = co.aggregation.Distil(SWA(rate=0.05, low=0.02, begin=4, every=3, epochs=6, batch=4), wide=False)
@@ -67,11 +67,11 @@ def test_a_tenth_of_the_deviation_is_the_same_draws_nearer_to_the_mean() -> None
 
 def test_classes_are_sharpened_by_default_and_numbers_never() -> None:
     labels = Categorical(torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log())
-    squared = sharpened(labels, co.FedBE().sharpen).probs
+    squared = sharpened(labels, co.methods.FedBE().sharpen).probs
     assert torch.allclose(squared, torch.tensor([[0.64 / 0.68, 0.04 / 0.68], [0.5, 0.5]]))  # temp=0.5 as released
     assert torch.allclose(sharpened(labels, 1.0).probs, labels.probs)
     numbers = Normal(torch.zeros(3), torch.full((3,), 0.5), torch.tensor(0.25))
-    assert sharpened(numbers, co.FedBE().sharpen) is numbers
+    assert sharpened(numbers, co.methods.FedBE().sharpen) is numbers
 
 
 def test_the_student_learns_from_sharpened_labels() -> None:
@@ -80,11 +80,11 @@ def test_the_student_learns_from_sharpened_labels() -> None:
     x = sites.all_test.x
     sure = {}
     for power in (1.0, 2.0):
-        method = co.FedBE(INNER["fedavg"], sharpen=power, distil=TEACH)
+        method = co.methods.FedBE(INNER["fedavg"], sharpen=power, distil=TEACH)
         result = co.run(method, task, sites, rounds=1, seed=2)
         sure[power] = float(method.predictive(task, result.state)(x).probs.amax(-1).mean())
     assert sure[2.0] > sure[1.0]
-    default = co.run(co.FedBE(INNER["fedavg"], distil=TEACH), task, sites, rounds=1, seed=2)
+    default = co.run(co.methods.FedBE(INNER["fedavg"], distil=TEACH), task, sites, rounds=1, seed=2)
     assert float(default.method.predictive(task, default.state)(x).probs.amax(-1).mean()) == sure[2.0]
 
 
@@ -138,7 +138,7 @@ def test_with_the_average_alone_the_student_is_the_inner_method(inner: str, prob
     """The student starts at its own teacher, so that its gradient is 0 and the average of equal weights stays."""
     task, sites = tiny.PROBLEMS[problem](torch.float64)
     plain = co.run(INNER[inner], task, sites, rounds=3, seed=2)
-    around = co.run(co.FedBE(INNER[inner], ALONE, sharpen=1.0, distil=TEACH), task, sites, rounds=3, seed=2)
+    around = co.run(co.methods.FedBE(INNER[inner], ALONE, sharpen=1.0, distil=TEACH), task, sites, rounds=3, seed=2)
     # for numbers the teacher's variance is larger by the 1e-6 that stands for a single model's
     gap = tree.map(lambda a, b: (a - b).abs().max(), plain.state.posterior, around.state.posterior)
     assert max(float(g) for g in tree.leaves(gap)) < (1e-12 if problem == "classification" else 1e-5)
@@ -147,7 +147,7 @@ def test_with_the_average_alone_the_student_is_the_inner_method(inner: str, prob
 @pytest.mark.parametrize("inner", INNER)
 def test_engines_agree_around_every_inner_method(inner: str) -> None:
     task, sites = tiny.classification(torch.float64)
-    method = co.FedBE(INNER[inner], distil=TEACH)
+    method = co.methods.FedBE(INNER[inner], distil=TEACH)
     states = [co.run(method, task, sites, rounds=3, engine=e).state for e in ("sequential", "vectorised", "parallel")]
     for other in states[1:]:
         gaps = tree.map(lambda a, b: (a - b).abs().max(), states[0], other)
@@ -157,7 +157,7 @@ def test_engines_agree_around_every_inner_method(inner: str) -> None:
 @pytest.mark.parametrize("inner", ["scaffold", "fedavgm"])
 def test_a_state_inside_survives_a_stop(inner: str, tmp_path: Path) -> None:
     task, sites = tiny.classification()
-    method = co.FedBE(INNER[inner], distil=TEACH)
+    method = co.methods.FedBE(INNER[inner], distil=TEACH)
     whole = co.run(method, task, sites, rounds=3, out=tmp_path / "whole")
     co.run(method, task, sites, rounds=1, out=tmp_path / "parts")
     co.run(method, task, sites, rounds=3, out=tmp_path / "parts", resume=True)
@@ -169,8 +169,8 @@ def test_a_state_inside_survives_a_stop(inner: str, tmp_path: Path) -> None:
 def test_a_stepped_average_starts_the_student_and_keeps_its_velocity() -> None:
     task, sites = tiny.classification()
     inner = INNER["fedavgm"]
-    first = co.run(co.FedBE(inner, distil=None), task, sites, rounds=1).state
-    student = co.run(co.FedBE(inner, distil=TEACH), task, sites, rounds=1).state
+    first = co.run(co.methods.FedBE(inner, distil=None), task, sites, rounds=1).state
+    student = co.run(co.methods.FedBE(inner, distil=TEACH), task, sites, rounds=1).state
     assert torch.equal(first.inner.optimiser, student.inner.optimiser)
     assert torch.equal(tree.ravel(student.inner.posterior.params), tree.ravel(student.posterior.params))
     assert not torch.equal(tree.ravel(first.posterior.params), tree.ravel(student.posterior.params))
@@ -179,10 +179,10 @@ def test_a_stepped_average_starts_the_student_and_keeps_its_velocity() -> None:
 def test_without_distillation_it_is_the_inner_method_with_the_ensemble_watched() -> None:
     task, sites = tiny.classification()
     plain = co.run(INNER["fedavg"], task, sites, rounds=3)
-    watched = co.run(co.FedBE(INNER["fedavg"], distil=None, monitor=True), task, sites, rounds=3)
+    watched = co.run(co.methods.FedBE(INNER["fedavg"], distil=None, monitor=True), task, sites, rounds=3)
     assert [r["average_nll"] for r in watched.report["history"]] == [r["nll"] for r in plain.report["history"]]
     assert watched.report["history"][-1]["nll"] == watched.metrics["nll"] != plain.metrics["nll"]
-    assert needs(co.FedBE(distil=None)) == {Needs.NOTHING} and Needs.INPUTS in needs(co.FedBE())
+    assert needs(co.methods.FedBE(distil=None)) == {Needs.NOTHING} and Needs.INPUTS in needs(co.methods.FedBE())
 
 
 def test_one_ensemble_is_the_mean_of_the_clients_probabilities() -> None:
@@ -223,7 +223,7 @@ def test_pseudo_labels_are_predicted_without_augmentation_and_distilled_with_it(
     x = sites.inputs
     assert x is not None
     distil = co.aggregation.Distil(co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=len(x), augment=mirrored), wide=False)
-    result = co.run(co.FedBE(INNER["fedavg"], ALONE, sharpen=1.0, distil=distil), task, sites, rounds=1)
+    result = co.run(co.methods.FedBE(INNER["fedavg"], ALONE, sharpen=1.0, distil=distil), task, sites, rounds=1)
     average = co.aggregation.average([r.payload for r in result.replies], co.messages.weights(result.replies)).params
     theta = {k: v.clone().requires_grad_() for k, v in average.items()}
     target = torch.softmax(task.outputs(average, x), -1).detach()
@@ -250,7 +250,7 @@ def test_a_regression_student_learns_the_ensembles_mean_and_spread() -> None:
 
 def test_a_student_with_its_own_variances_does_not_go_back_to_the_clients() -> None:
     task, sites = tiny.regression()
-    method = co.FedBE(INNER["fedavg"], distil=dataclasses.replace(TEACH, wide=True))
+    method = co.methods.FedBE(INNER["fedavg"], distil=dataclasses.replace(TEACH, wide=True))
     plain = co.run(INNER["fedavg"], task, sites, rounds=2)
     wide = co.run(method, task, sites, rounds=2)
     assert torch.equal(tree.ravel(wide.state.inner.posterior.params), tree.ravel(plain.state.posterior.params))
@@ -260,7 +260,7 @@ def test_a_student_with_its_own_variances_does_not_go_back_to_the_clients() -> N
 @pytest.mark.parametrize("distil", [TEACH, None])
 def test_one_reply_leaves_the_average_and_says_so(distil: co.aggregation.Distil | None) -> None:
     task, sites = tiny.classification()
-    method = co.FedBE(INNER["fedavg"], distil=distil)
+    method = co.methods.FedBE(INNER["fedavg"], distil=distil)
     server = Server(sites.inputs, None, Key(0), len(sites))
     state = method.init(task, server)
     replies = Sequential(sites.train).gather(method, task, method.broadcast(state), [2], Turn(0, Key(3)))
@@ -272,7 +272,7 @@ def test_one_reply_leaves_the_average_and_says_so(distil: co.aggregation.Distil 
 
 def test_some_of_the_clients_suffice_and_one_is_reported() -> None:
     task, sites = tiny.classification()
-    method = co.FedBE(INNER["scaffold"], co.aggregation.Ensemble(samples=3), distil=TEACH)
+    method = co.methods.FedBE(INNER["scaffold"], co.aggregation.Ensemble(samples=3), distil=TEACH)
     some = co.run(method, task, sites, rounds=2, participation=3)
     assert len(some.state.posteriors[0].params["0.weight"]) == 3 + 1 + 3 and not some.report["warnings"]
     single = co.run(method, task, sites, rounds=2, participation=1)
@@ -286,12 +286,12 @@ def test_what_makes_no_sense_is_refused() -> None:
             co.aggregation.DirichletModels(alpha)
     with pytest.raises(InputError, match="needs members"):
         co.aggregation.Ensemble(samples=0, average=False, clients=False)
-    for inner in (co.Mixture(), co.Centralised(), co.FedBE()):
+    for inner in (co.methods.Mixture(), co.methods.Centralised(), co.methods.FedBE()):
         with pytest.raises(InputError, match="many rounds"):
-            co.FedBE(inner)
+            co.methods.FedBE(inner)
     task, sites = tiny.classification()
     with pytest.raises(InputError, match="do not send their weights"):
-        co.run(tiny.shortened(co.FedBE(co.FedPA())), task, sites, rounds=1)
+        co.run(tiny.shortened(co.methods.FedBE(co.methods.FedPA())), task, sites, rounds=1)
 
 
 def test_the_inner_method_is_set_on_the_command_line(invoke: tiny.Invoke, tmp_path: Path) -> None:
@@ -322,7 +322,11 @@ def test_the_inner_method_is_set_on_the_command_line(invoke: tiny.Invoke, tmp_pa
 
 def test_the_papers_settings_are_a_preset_that_reaches_the_method_inside() -> None:
     made = row("fedbe[inner=fedprox]", read_settings("chen2021", "cifar10", "step:2")["fedbe"])
-    assert isinstance(made.method, co.FedBE) and isinstance(made.method.inner, co.FedProx) and made.rounds == 40
+    assert (
+        isinstance(made.method, co.methods.FedBE)
+        and isinstance(made.method.inner, co.methods.FedProx)
+        and made.rounds == 40
+    )
     training, student = made.method.inner.inference, made.method.distil.inference  # type: ignore[union-attr]
     assert (training.rate, training.epochs, training.batch, training.weight_decay) == (0.01, 20, 40, 1e-3)  # type: ignore[attr-defined]
     # App. B.2: 0.01 if r < 0.3 R, 0.001 if r < 0.6 R, 0.0001 after
@@ -356,7 +360,7 @@ def test_statistics_are_taken_anew_after_swa() -> None:
 
 def test_batch_normalisation_is_sampled_distilled_and_agrees_between_engines() -> None:
     task, sites = batchnorm_problem(torch.float64)
-    method = co.FedBE(INNER["fedavg"], distil=TEACH)
+    method = co.methods.FedBE(INNER["fedavg"], distil=TEACH)
     runs = [co.run(method, task, sites, rounds=2, engine=e) for e in ("sequential", "vectorised")]
     gaps = tree.map(lambda a, b: (a - b).abs().max(), runs[0].state, runs[1].state)
     assert max(float(g) for g in tree.leaves(gaps)) < 1e-10
@@ -372,8 +376,8 @@ def test_deep_networks_run_from_end_to_end(kind: str) -> None:
     y = torch.arange(24) % 4
     rows = co.data.Dataset("drawn", Key(0).uniform(24 * 192).reshape(24, *SHAPE), y, classes=4)
     sites = rows.split(co.splits.iid(), 2, test=0.2, calibration=0, inputs=4)
-    method = co.FedBE(
-        co.FedAvg(QUICK),
+    method = co.methods.FedBE(
+        co.methods.FedAvg(QUICK),
         co.aggregation.Ensemble(samples=2),
         distil=co.aggregation.Distil(SWA(epochs=1, batch=4), wide=False),
     )

@@ -169,7 +169,7 @@ def test_equal_frequencies_and_identical_sites_give_back_the_single_site() -> No
     x = Key(2).normal((20, 2))
     state = EvidenceState(posterior, (posterior,) * 3, torch.ones(3) / 3, torch.full((3, 3), 10.0))
     for penalty in (0.0, 1.0, 7.0):
-        pooled = co.EvidencePooling(penalty=penalty).predictive(task, state)(x)
+        pooled = co.methods.EvidencePooling(penalty=penalty).predictive(task, state)(x)
         # Offsets are shrunk, not scores: with λ > 0 all sites' common shift moves every class alike.
         torch.testing.assert_close(pooled[0].exp(), task.predictive(posterior)(x)[0].exp(), atol=1e-5, rtol=0)
 
@@ -227,7 +227,7 @@ def test_sites_with_a_single_class_each_fall_back_to_the_penalty() -> None:
 )
 def test_works_from_any_posterior(inference: Inference) -> None:
     task, sites = tiny.classification()
-    result = co.run(co.EvidencePooling(inference), task, sites)
+    result = co.run(co.methods.EvidencePooling(inference), task, sites)
     assert 0 < result.metrics["nll"] < 2
     gaussians = tuple(
         co.distributions.posterior.moments(p) if isinstance(p, Samples) else Gaussian(p.params, {})
@@ -240,7 +240,7 @@ def test_works_from_any_posterior(inference: Inference) -> None:
 @pytest.mark.parametrize(("inference", "samples"), [(co.SGD(), 1), (co.CyclicalSGHMC(), 2)])
 def test_bytes_are_samples_and_counts(inference: Inference, samples: int) -> None:
     task, sites = tiny.classification()
-    result = co.run(tiny.shortened(co.EvidencePooling(inference)), task, sites)
+    result = co.run(tiny.shortened(co.methods.EvidencePooling(inference)), task, sites)
     parameters = sum(v.numel() for v in task.like.values())
     assert all(nbytes(r.payload) == 4 * (samples * parameters + 2) for r in result.replies)  # S·P + C floats
 
@@ -271,7 +271,7 @@ def test_label_shift_is_undone_where_it_is_all_that_differs() -> None:
         x = torch.randn(4000, 1, generator=g) + (2 * y - 1).float().unsqueeze(1)
         data.append(Data.of(x, y))
     task = co.classification(co.models.linear(1, 2))
-    method = co.EvidencePooling(co.Adam(rate=0.02, epochs=20, batch=200))
+    method = co.methods.EvidencePooling(co.Adam(rate=0.02, epochs=20, batch=200))
     replies = [method.local(task, task.init(Key(0)), Client(d, (), Key(k))) for k, d in enumerate(data)]
     for reply in replies:
         w, b = reply.send.posterior.params["0.weight"][:, 0], reply.send.posterior.params["0.bias"]
@@ -297,7 +297,7 @@ def test_tuning_by_the_sites_picks_the_best_of_the_grid() -> None:
     aside = engine.memories[0] > 0
     assert int(aside.sum()) == round(0.2 * len(aside) + 0.49)
     state = method.aggregate(task, first, replies, result.server)
-    pool = co.EvidencePooling(method.inference, PENALTIES[0]).teacher(task, EvidenceState(*state[:4]))
+    pool = co.methods.EvidencePooling(method.inference, PENALTIES[0]).teacher(task, EvidenceState(*state[:4]))
     by_hand = log_prob(tempered(pool(sites.train[0].x), TEMPERATURES[0]), sites.train[0].y)[aside].sum()
     torch.testing.assert_close(result.replies[0].payload[0], by_hand, atol=1e-4, rtol=1e-4)
 

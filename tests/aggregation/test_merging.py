@@ -189,7 +189,7 @@ def test_an_all_point_model_is_refused() -> None:
         co.datasets.moons(60).split(co.splits.iid(), 2, seed=0),
     )
     with pytest.raises(co.InputError, match="gives single weights"):
-        co.run(co.VariationalAveraging(co.SGD(epochs=1)), task, sites, rounds=1)
+        co.run(co.methods.VariationalAveraging(co.SGD(epochs=1)), task, sites, rounds=1)
 
 
 def test_spread_is_the_norm_of_the_deviations() -> None:

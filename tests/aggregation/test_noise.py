@@ -48,7 +48,7 @@ def test_scattered_sites_are_surrounded_as_well_as_by_the_overall_mean() -> None
     base = lines_to_beat(sites)["base_rate"]["metrics"]
 
     scores = {
-        rule: co.run(co.FedAvg(rule=rule), task, sites, rounds=2, seed=1).metrics
+        rule: co.run(co.methods.FedAvg(rule=rule), task, sites, rounds=2, seed=1).metrics
         for rule in (co.aggregation.average, co.aggregation.pooled_variance)
     }
 

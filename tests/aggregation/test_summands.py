@@ -45,13 +45,13 @@ def test_methods_that_are_sums_say_so_and_others_do_not() -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        co.FedAvg(rule=median),
-        co.GaussianProduct(cap=2.0),
-        co.ExactPooling(wire="float16"),
-        co.VariationalAveraging(rule=cf),
-        co.VariationalAveraging(rule=ppa, population=10),
-        co.EvidenceLogits(penalty=None),
-        co.EvidenceLogits(penalty=0.0),
+        co.methods.FedAvg(rule=median),
+        co.methods.GaussianProduct(cap=2.0),
+        co.methods.ExactPooling(wire="float16"),
+        co.methods.VariationalAveraging(rule=cf),
+        co.methods.VariationalAveraging(rule=ppa, population=10),
+        co.methods.EvidenceLogits(penalty=None),
+        co.methods.EvidenceLogits(penalty=0.0),
     ],
     ids=["median", "cap", "float16", "cf", "population", "estimated penalty", "no penalty"],
 )

@@ -85,13 +85,13 @@ def test_rows_that_share_an_inference_train_once() -> None:
     task, sites = tiny.classification()  # four sites
     one, other = Counting(), Counting(0.1)
     rows = [
-        Row("mixture", "", co.Mixture(one), 1),
-        Row("bcm", "", co.BCM(one), 1),
-        Row("beta", "", co.BetaPredictiveBayes(one), 1),
-        Row("local_only", "", co.LocalOnly(one), 1),
-        Row("fedavg[rounds=1]", "", co.FedAvg(one), 1),
-        Row("fedavg", "", co.FedAvg(one), 2),
-        Row("mixture[shift]", "", co.Mixture(other), 1),
+        Row("mixture", "", co.methods.Mixture(one), 1),
+        Row("bcm", "", co.methods.BCM(one), 1),
+        Row("beta", "", co.methods.BetaPredictiveBayes(one), 1),
+        Row("local_only", "", co.methods.LocalOnly(one), 1),
+        Row("fedavg[rounds=1]", "", co.methods.FedAvg(one), 1),
+        Row("fedavg", "", co.methods.FedAvg(one), 2),
+        Row("mixture[shift]", "", co.methods.Mixture(other), 1),
     ]
     CALLS.clear()
     list(outcomes(rows[:5], task, sites, 0, "sequential"))
@@ -135,9 +135,9 @@ def test_a_row_whose_teacher_or_matrix_is_not_finite_is_lost_and_the_others_are_
     task, sites = tiny.classification()
     student = tiny.shortened(Distil())
     rows = [
-        Row("beta", "", co.BetaPredictiveBayes(Exploding(), distil=student), 1),
-        Row("singular", "", co.Mixture(Singular()), 1),
-        Row("mixture", "", co.Mixture(Counting()), 1),
+        Row("beta", "", co.methods.BetaPredictiveBayes(Exploding(), distil=student), 1),
+        Row("singular", "", co.methods.Mixture(Singular()), 1),
+        Row("mixture", "", co.methods.Mixture(Counting()), 1),
     ]
     taught, singular, mixture = outcomes(rows, task, sites, 0, "sequential")
     assert taught.result is None and "teacher's predictions are not finite" in taught.failure
@@ -149,7 +149,11 @@ def test_shared_replies_give_the_numbers_of_separate_runs() -> None:
     task, sites = tiny.classification()
     short = tiny.shortened(co.CyclicalSGHMC())
     student = tiny.shortened(Distil())
-    methods = [co.LocalOnly(short), co.Mixture(short), co.BetaPredictiveBayes(short, distil=student)]
+    methods = [
+        co.methods.LocalOnly(short),
+        co.methods.Mixture(short),
+        co.methods.BetaPredictiveBayes(short, distil=student),
+    ]
     rows = [Row(str(i), "", method, 1) for i, method in enumerate(methods)]
     for r, result, _ in outcomes(rows, task, sites, 3):
         alone = co.run(r.method, task, sites, seed=3)
@@ -306,7 +310,7 @@ def test_bounds_infer_as_the_first_one_round_row() -> None:
     rows = {r.word: r for r in plan("fedavg", "beta", bounds=True).rows(None)}
     assert list(rows) == ["fedavg", "beta", "local_only", "server_only", "centralised"]
     assert rows["local_only"].method.inference == rows["centralised"].method.inference == rows["beta"].method.inference
-    assert rows["server_only"].method == co.ServerOnly()  # few rows need their many passes
+    assert rows["server_only"].method == co.methods.ServerOnly()  # few rows need their many passes
     unlabelled = replace(MOONS, calibration=0)
     words = [r.word for r in plan("mixture", "local_only", problem=unlabelled, bounds=True).rows(None)]
     assert words == ["mixture", "local_only", "centralised"]
@@ -315,13 +319,13 @@ def test_bounds_infer_as_the_first_one_round_row() -> None:
 def test_settings_come_in_layers() -> None:
     tuned = {"inference": "SGD", "inference.rate": 0.3, "inference.momentum": 0.5, "rounds": 4}
     made = row("fedavg[inference.rate=0.7]", tuned, {"inference.epochs": "3", "inference.temperature": "0"})
-    assert made.method == co.FedAvg(co.SGD(rate=0.7, momentum=0.5, epochs=3)) and made.rounds == 4
+    assert made.method == co.methods.FedAvg(co.SGD(rate=0.7, momentum=0.5, epochs=3)) and made.rounds == 4
     # another inference loses what the file says of the old one
-    assert row("fedavg[inference=Adam,rounds=2]", tuned).method == co.FedAvg(co.Adam())
+    assert row("fedavg[inference=Adam,rounds=2]", tuned).method == co.methods.FedAvg(co.Adam())
     assert row("fedavg", tuned, None, 7).rounds == 7 and row("mixture", None, None, 7).rounds == 1
     # settings of something that is switched off wait until it is on
     student = {"distil.inference.rate": 0.5}
-    assert row("beta", student).method == co.BetaPredictiveBayes()
+    assert row("beta", student).method == co.methods.BetaPredictiveBayes()
     assert row("beta[distil=Distil]", student).method.distil.inference.rate == 0.5
     assert row("fedavg[rounds=1]").name == "Federated averaging, 1 round"
 
@@ -471,9 +475,9 @@ def test_python_compares_words_and_objects_without_a_folder(tmp_path: Path) -> N
     short = co.SGD(epochs=2, batch=200)
     problem = replace(MOONS, split="iid")
     settings = dict(text.split("=") for text in SHORT)
-    methods = ["mixture", "fedavg[rounds=2]", co.FedAvg(short)]
+    methods = ["mixture", "fedavg[rounds=2]", co.methods.FedAvg(short)]
     table = compare_methods(methods, problem, seeds=range(2), rounds=1, settings=settings, bounds=False)
-    assert [r.row for r in table.rows] == ["mixture", "fedavg[rounds=2]", method_row(co.FedAvg(short)).word]
+    assert [r.row for r in table.rows] == ["mixture", "fedavg[rounds=2]", method_row(co.methods.FedAvg(short)).word]
     assert "NLL" in str(table) and "\x1b" not in str(table) and table.to_json()["seeds"] == [0, 1]
     kept = compare_methods(
         methods, problem, seeds="0-1", rounds=1, settings=[settings], bounds=False, out=tmp_path / "c"
@@ -485,12 +489,12 @@ def test_python_compares_words_and_objects_without_a_folder(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "method",
     [
-        co.FedAvg(),
-        co.FedAvg(co.Adam(rate=0.5)),
-        co.Mixture(co.CyclicalSGHMC(epochs=3)),
-        co.BetaPredictiveBayes(distil=Distil(co.SGD(rate=0.25))),
-        co.FedBE(co.FedAvg(co.SGD(epochs=7))),
-        co.FedAdam(rate=0.03),
+        co.methods.FedAvg(),
+        co.methods.FedAvg(co.Adam(rate=0.5)),
+        co.methods.Mixture(co.CyclicalSGHMC(epochs=3)),
+        co.methods.BetaPredictiveBayes(distil=Distil(co.SGD(rate=0.25))),
+        co.methods.FedBE(co.methods.FedAvg(co.SGD(epochs=7))),
+        co.methods.FedAdam(rate=0.03),
     ],
 )
 def test_an_object_is_written_as_words_that_make_it(method: co.Method) -> None:

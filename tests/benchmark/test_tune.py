@@ -127,7 +127,7 @@ def test_several_methods_share_one_settings_file(tmp_path: Path, rates: str) -> 
     read = json.loads((tmp_path / "t" / "settings.json").read_text())
     assert read == settings
     made = row("fedavg", read["fedavg"])
-    assert made.method == co.FedAvg(co.SGD(read["fedavg"]["inference.rate"], 0.0, 2, 200)) and made.rounds == 1
+    assert made.method == co.methods.FedAvg(co.SGD(read["fedavg"]["inference.rate"], 0.0, 2, 200)) and made.rounds == 1
     lines = list(csv.DictReader((tmp_path / "t" / "tune.csv").open()))
     assert [x["method"] for x in lines] == ["fedavg"] * 4 + ["scaffold"] * 4  # two trials on two seeds each
     assert [x["seed"] for x in lines] == ["0", "1"] * 4
@@ -156,10 +156,10 @@ def test_the_papers_grid_has_their_numbers_of_points() -> None:
     # Hasan 2023, Table B.1
     _, sites = tiny.classification()
     _, numbers = tiny.regression()
-    assert len(points_of(papers(co.FedAvg(), sites))) == 3 * 3  # three optimisers, three rates
-    assert len(points_of(papers(co.FedAvg(), numbers))) == 3 * 4
-    assert len(points_of(papers(co.Mixture(), sites))) == 4 * 3  # rates, samples kept; the rest has one value
-    assert len(points_of(papers(co.Mixture(), numbers))) == 5 * 3 * 4 * 3 * 3
+    assert len(points_of(papers(co.methods.FedAvg(), sites))) == 3 * 3  # three optimisers, three rates
+    assert len(points_of(papers(co.methods.FedAvg(), numbers))) == 3 * 4
+    assert len(points_of(papers(co.methods.Mixture(), sites))) == 4 * 3  # rates, samples kept; the rest has one value
+    assert len(points_of(papers(co.methods.Mixture(), numbers))) == 5 * 3 * 4 * 3 * 3
     student = row("beta[distil=Distil]").method
     assert len(points_of(papers(student, sites))) == 4 * 3 * 3 * 3 * 3  # optimisers, rates and epochs of the student
     for word, problem in (("fedprox", sites), ("fedyogi", sites), ("fedpa", numbers), ("beta[distil=Distil]", numbers)):
@@ -228,8 +228,10 @@ def test_python_tunes_words_and_objects_without_a_folder() -> None:
     grid = {"inference.rate": [1e-6, 0.5]}
     common = {"inference.epochs": 2, "inference.batch": 200}
     words = tune("fedavg", problem, grid=grid, rounds=1, settings=common)
-    objects = tune(co.FedAvg(co.SGD(epochs=2, batch=200)), problem, grid=grid, rounds=1)
-    assert words.trials == objects.trials and words.best == objects.best == co.FedAvg(co.SGD(0.5, epochs=2, batch=200))
+    objects = tune(co.methods.FedAvg(co.SGD(epochs=2, batch=200)), problem, grid=grid, rounds=1)
+    assert words.trials == objects.trials and words.best == objects.best == co.methods.FedAvg(
+        co.SGD(0.5, epochs=2, batch=200)
+    )
     assert row("fedavg", objects.settings).method == row("fedavg", words.settings).method == words.best
     assert "inference.rate=0.5" in str(words) and words.to_json()["settings"]["inference.rate"] == 0.5
     assert compare([words.best], problem, rounds=words.rounds, bounds=False).rows[0].rounds == 1

@@ -69,7 +69,7 @@ def in_units(sites: Sites) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_logistic_model_has_the_coefficients_and_errors_of_statsmodels() -> None:
     sites = hospitals("two")
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=8)
+    result = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=8)
     frame = result.effects().to_frame()
     oracle = sm.Logit(*reversed(in_units(sites))).fit(disp=0, tol=1e-13, maxiter=100)
     np.testing.assert_allclose(frame["estimate"], oracle.params, rtol=1e-6)
@@ -84,7 +84,7 @@ def test_a_logistic_model_has_the_coefficients_and_errors_of_statsmodels() -> No
 
 def test_another_level_and_another_reference_are_those_of_statsmodels() -> None:
     sites = hospitals("two")
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=8)
+    result = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=8)
     frame = result.effects(0.8, {"cp": "c", "outcome": "yes"}).to_frame()
     design, y = in_units(sites)
     age, b, c, bp, gap = design[:, 1:].T
@@ -97,7 +97,7 @@ def test_another_level_and_another_reference_are_those_of_statsmodels() -> None:
 
 def test_a_multinomial_model_has_the_coefficients_of_statsmodels() -> None:
     sites = hospitals("three")
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=12)
+    result = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=12)
     frame = result.effects().to_frame()
     design, y = in_units(sites)
     oracle = sm.MNLogit(y, design).fit(disp=0, method="newton", tol=1e-13, maxiter=100)
@@ -108,7 +108,7 @@ def test_a_multinomial_model_has_the_coefficients_of_statsmodels() -> None:
 
 def test_a_linear_model_has_the_coefficients_of_least_squares_in_the_targets_unit() -> None:
     sites = hospitals("number")
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=1)
+    result = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=1)
     table = result.effects()
     frame = table.to_frame()
     design, y = in_units(sites)
@@ -122,7 +122,7 @@ def test_a_linear_model_has_the_coefficients_of_least_squares_in_the_targets_uni
 def test_a_prior_is_in_the_estimates_as_a_penalty_is() -> None:
     """MAP of a linear model with known noise: (XᵀX/σ² + I/v)⁻¹ Xᵀy/σ² on the scaled columns, then to their units."""
     sites = hospitals("number")
-    result = co.run(co.GLM(), linear(sites, Isotropic(0.05), noise=0.5), sites, rounds=1)
+    result = co.run(co.methods.GLM(), linear(sites, Isotropic(0.05), noise=0.5), sites, rounds=1)
     frame = result.effects().to_frame()
     x = torch.cat([part.x for part in sites.train]).numpy()
     y = torch.cat([part.y for part in sites.train]).numpy()
@@ -141,7 +141,7 @@ def test_a_prior_is_in_the_estimates_as_a_penalty_is() -> None:
 def test_exact_pooling_has_the_effects_of_its_ridge() -> None:
     """λ → 0 is least squares."""
     sites = hospitals("number")
-    result = co.run(co.ExactPooling(share=1e-10), linear(sites, Flat()), sites)
+    result = co.run(co.methods.ExactPooling(share=1e-10), linear(sites, Flat()), sites)
     frame = result.effects().to_frame()
     design, y = in_units(sites)
     oracle = sm.OLS(y * sites.target_scale + sites.target_shift, design).fit()
@@ -155,9 +155,9 @@ def test_exact_pooling_has_the_effects_of_its_ridge() -> None:
 def test_a_site_of_numbers_estimates_what_least_squares_does_there(method: str) -> None:
     sites = hospitals("number")
     methods = {
-        "glm": (co.GLM(), None),
-        "exact": (co.ExactPooling(share=1e-10), None),
-        "product": (co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True)), 0.6),
+        "glm": (co.methods.GLM(), None),
+        "exact": (co.methods.ExactPooling(share=1e-10), None),
+        "product": (co.methods.GaussianProduct(inference=Laplace(mode=Newton(), dense=True)), 0.6),
     }
     chosen, noise = methods[method]
     result = co.run(chosen, linear(sites, Isotropic(1e6), noise), sites, rounds=1)
@@ -173,7 +173,9 @@ def test_a_site_of_numbers_estimates_what_least_squares_does_there(method: str) 
 
 def test_sites_of_classes_have_the_coefficients_and_errors_of_statsmodels_on_their_own_rows() -> None:
     sites = hospitals("two")
-    table = co.run(co.GLM(), linear(sites, Isotropic(0.1)), sites, rounds=8).effects()  # the prior is the pool's
+    table = co.run(
+        co.methods.GLM(), linear(sites, Isotropic(0.1)), sites, rounds=8
+    ).effects()  # the prior is the pool's
     for k, name in enumerate(sites.names):
         design, y = in_units(replace(sites, train=sites.train[k : k + 1]))
         oracle = sm.Logit(y, design).fit(disp=0, tol=1e-13, maxiter=100)
@@ -184,7 +186,7 @@ def test_sites_of_classes_have_the_coefficients_and_errors_of_statsmodels_on_the
 
 def test_the_product_of_posteriors_tells_how_much_sites_differ() -> None:
     sites = hospitals("two")
-    method = co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True))
+    method = co.methods.GaussianProduct(inference=Laplace(mode=Newton(), dense=True))
     table = co.run(method, linear(sites, Isotropic(100.0)), sites).effects()
     assert [row.sites for row in table] == [4] * 6
     design, y = in_units(replace(sites, train=sites.train[3:]))
@@ -226,14 +228,14 @@ def test_a_site_that_never_saw_a_level_does_not_estimate_it() -> None:
     seen = first.x[:, 3] < 0  # below its mean: not level c
     alone = Data(first.x[seen], first.y[seen], first.w[seen])
     sites = replace(sites, train=(alone, *sites.train[1:]))
-    table = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=1).effects()
+    table = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=1).effects()
     assert [found.label.level for found in table.by_site["h0"] if found.label.column == "cp"] == ["b"]
     assert [row.sites for row in table if row.column == "cp"] == [4, 3]
 
 
 def test_a_table_survives_json_and_csv() -> None:
     sites = hospitals("two", (60, 60, 60))
-    table = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=6).effects()
+    table = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=6).effects()
     again = from_json(table.to_json())
     assert again.rows == table.rows and again.at(0.5).rows == table.at(0.5).rows
     lines = list(csv.DictReader(io.StringIO(table.to_csv())))
@@ -248,7 +250,7 @@ def test_a_table_survives_json_and_csv() -> None:
 
 def test_a_saved_run_keeps_what_sites_said(tmp_path: object) -> None:
     sites = hospitals("two", (60, 60, 60))
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
+    result = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
     again = co.load(str(tmp_path))
     assert again.effects(0.9).rows == result.effects(0.9).rows
     swapped = {"cp": "b"}
@@ -257,7 +259,7 @@ def test_a_saved_run_keeps_what_sites_said(tmp_path: object) -> None:
 
 def test_a_saved_run_without_the_sites_fits_needs_their_rows_for_another_reference(tmp_path: object) -> None:
     sites = hospitals("two", (60, 60, 60))
-    co.run(co.GLM(compare=False), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
+    co.run(co.methods.GLM(compare=False), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
     again = co.load(str(tmp_path))
     with pytest.raises(InputError, match="Another reference needs what the effects were fitted with"):
         again.effects(reference={"cp": "b"})
@@ -267,15 +269,15 @@ def test_what_has_no_effects_says_so() -> None:
     sites = hospitals("two", (40, 40))
     mapped = co.classification(co.models.on_features(co.models.features("relu:20", 6), nn.Linear(20, 2)).double())
     with pytest.raises(InputError, match=NOT_PLAIN[:40]):
-        co.run(co.GLM(), mapped, sites, rounds=1).effects()
+        co.run(co.methods.GLM(), mapped, sites, rounds=1).effects()
     with pytest.raises(InputError, match=NO_GAUSSIAN[:40]):
-        co.run(co.FedAvg(), linear(sites, Isotropic()), sites, rounds=1).effects()
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=2)
+        co.run(co.methods.FedAvg(), linear(sites, Isotropic()), sites, rounds=1).effects()
+    result = co.run(co.methods.GLM(), linear(sites, Flat()), sites, rounds=2)
     with pytest.raises(InputError, match="'d'"):
         result.effects(reference={"cp": "d"})
     with pytest.raises(InputError, match="between 0 and 1"):
         result.effects(95)
-    assert "effects" not in co.run(co.FedAvg(), linear(sites, Isotropic()), sites, rounds=1).report
+    assert "effects" not in co.run(co.methods.FedAvg(), linear(sites, Isotropic()), sites, rounds=1).report
 
 
 def test_columns_are_read_off_names() -> None:
@@ -292,13 +294,13 @@ def test_what_sites_sent_is_what_their_rows_say() -> None:
     """The sites' own fits are the same from the state, by their first replies, and from the rows of a simulation."""
     sites = hospitals("three")
     task = linear(sites, Flat())
-    result = co.run(co.GLM(), task, sites, rounds=6)
+    result = co.run(co.methods.GLM(), task, sites, rounds=6)
     by_replies = from_replies(task, result.state, result.replies)
     by_rows = from_rows(task, sites.train)
     assert by_replies is not None and by_rows is not None
     for one, other in zip(by_replies, by_rows, strict=True):
         assert torch.allclose(one.precision, other.precision, rtol=1e-9, atol=1e-9)
         assert torch.allclose(one.linear, other.linear, rtol=1e-9, atol=1e-9)
-    alone = co.run(co.GLM(compare=False), task, sites, rounds=6)
+    alone = co.run(co.methods.GLM(compare=False), task, sites, rounds=6)
     assert from_replies(task, alone.state, alone.replies) is None
     assert alone.effects().rows == result.effects().rows

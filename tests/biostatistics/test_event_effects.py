@@ -35,7 +35,7 @@ def test_rate_ratios_are_those_of_statsmodels() -> None:
     family = sm.families.Poisson()
     oracle = sm.GLM(y[:, 0], sm.add_constant(x.numpy()), family=family, exposure=y[:, 1]).fit(tol=1e-12)
 
-    frame = co.run(co.GLM(), co.counts(nn.Linear(3, 1), Flat()), sites).effects().to_frame()
+    frame = co.run(co.methods.GLM(), co.counts(nn.Linear(3, 1), Flat()), sites).effects().to_frame()
 
     np.testing.assert_allclose(frame["estimate"], oracle.params, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(frame[["ratio_low", "ratio_high"]], np.exp(oracle.conf_int()), rtol=1e-5)
@@ -49,7 +49,7 @@ def test_hazard_ratios_are_those_of_lifelines() -> None:
     if sites.feature_scale is not None:
         scale = sites.feature_scale
 
-    effects = co.run(co.GLM(), co.survival(nn.Linear(3, 1), Flat()), sites).effects()
+    effects = co.run(co.methods.GLM(), co.survival(nn.Linear(3, 1), Flat()), sites).effects()
 
     frame = effects.to_frame()
     np.testing.assert_allclose(frame["estimate"] * scale.numpy(), oracle.params_.values, atol=1e-6)

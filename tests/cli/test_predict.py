@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> co.Result:
         write(tmp_path / "hospitals" / f"{name}.csv", HEAD, records(k))
     sites = co.from_csv(str(tmp_path / "hospitals" / "*.csv"), "died", missing="mean", drop=["patient"])
     task = co.classification(co.models.linear(sites.features, 2))
-    result = co.run(co.FedAvg(co.SGD(epochs=5)), task, sites, rounds=2, engine="sequential")
+    result = co.run(co.methods.FedAvg(co.SGD(epochs=5)), task, sites, rounds=2, engine="sequential")
     result.save(tmp_path / "run")
     return result
 
@@ -104,14 +104,14 @@ def test_what_cannot_be_asked_of_a_run_folder_is_refused(made: co.Result, invoke
 def test_names_of_columns_are_enough_for_arrays() -> None:
     x = np.random.default_rng(0).normal(size=(60, 2))
     sites = co.from_arrays(x, x[:, 0] > 0, feature_names=["a", "b"]).split(co.splits.iid(), 2, calibration=0)
-    result = co.run(co.FedAvg(co.SGD(epochs=1)), co.classification(co.models.linear(2, 2)), sites, rounds=1)
+    result = co.run(co.methods.FedAvg(co.SGD(epochs=1)), co.classification(co.models.linear(2, 2)), sites, rounds=1)
 
     by_name = result.predict({"b": x[:3, 1], "a": x[:3, 0]}).probs
     by_place = result.predict(x[:3]).probs
 
     assert by_name is not None and by_place is not None and torch.allclose(by_name, by_place, atol=1e-6)
     unnamed = co.from_arrays(x, x[:, 0] > 0).split(co.splits.iid(), 2, calibration=0)
-    result = co.run(co.FedAvg(co.SGD(epochs=1)), co.classification(co.models.linear(2, 2)), unnamed, rounds=1)
+    result = co.run(co.methods.FedAvg(co.SGD(epochs=1)), co.classification(co.models.linear(2, 2)), unnamed, rounds=1)
     with pytest.raises(co.InputError, match="without names of columns"):
         result.predict([{"a": 1.0, "b": 2.0}])
 
@@ -141,7 +141,7 @@ def test_a_run_folder_predicts_sets_of_its_own_level_alone(invoke: Invoke, tmp_p
     table = str(tmp_path / "hospitals" / "*.csv")
     sites = co.from_csv(table, "died", missing="mean", drop=["patient"], conformal=0.3)
     task = co.classification(co.models.linear(sites.features, 2))
-    co.run(co.ExactPooling(), task, sites, level=0.8).save(tmp_path / "run")
+    co.run(co.methods.ExactPooling(), task, sites, level=0.8).save(tmp_path / "run")
     write(tmp_path / "new.csv", "age,ward,pressure", ["50,x,", "80,y,120"])
 
     own, _, _ = invoke("predict", "run", "new.csv", "--set", "0.8", "--out", "p.csv")

@@ -105,7 +105,7 @@ import sys, consilience as co
 sites = co.datasets.sine(n_per_site=20).split(co.splits.natural())
 task = co.regression(co.models.mlp(sites.features, hidden=(4,)))
 for engine in ("sequential", "vectorised", "parallel"):
-    co.run(co.Mixture(co.CyclicalSGHMC(epochs=2, cycles=1)), task, sites, engine=engine)
+    co.run(co.methods.Mixture(co.CyclicalSGHMC(epochs=2, cycles=1)), task, sites, engine=engine)
 print("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

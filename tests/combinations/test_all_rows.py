@@ -81,7 +81,7 @@ def test_a_run_on_all_rows_has_effects_and_no_scores(tmp_path: Path, invoke: Inv
 
 
 @pytest.mark.parametrize(
-    "method", [co.GLM(), co.GaussianProduct(inference=Laplace(Newton(), dense=True)), Hierarchical()]
+    "method", [co.methods.GLM(), co.methods.GaussianProduct(inference=Laplace(Newton(), dense=True)), Hierarchical()]
 )
 @pytest.mark.parametrize("split", [natural(), iid()])
 def test_effects_are_of_all_rows_whatever_is_held_out(tmp_path: Path, method: co.Method, split: Split) -> None:
@@ -121,11 +121,11 @@ def test_where_all_rows_cannot_be_fitted_the_table_says_of_how_many(tmp_path: Pa
     sites = co.from_csv(clinics(tmp_path), target="ill", calibration=10)
     task = co.classification(co.models.linear(1, 2), prior=Isotropic(10.0))
     train = sum(len(part.y) for part in sites.train)
-    product = co.GaussianProduct(inference=Laplace(Newton(), dense=True))
+    product = co.methods.GaussianProduct(inference=Laplace(Newton(), dense=True))
     (basis,) = co.run(product, task, sites).pool(product).effects().notes
     assert basis.startswith(f"Fitted on {train} of 120 rows at 3 sites (no: ")
     assert f"({110 - train} test, 10 calibration): run with test=0 and calibration=0" in basis
-    (basis,) = co.run(co.GLM(), task, replace(sites, test=sites.train, drawn=None), rounds=1).effects().notes
+    (basis,) = co.run(co.methods.GLM(), task, replace(sites, test=sites.train, drawn=None), rounds=1).effects().notes
     assert basis.startswith(f"Fitted on {train} of ")
 
 
@@ -136,7 +136,7 @@ def test_events_are_counted_for_times_and_counts() -> None:
     for outcome, y in (("survival", times), ("counts", torch.arange(60.0) % 3)):
         sites = Dataset("d", x, y, site=torch.arange(60) // 20, outcome=outcome).split(natural(), test=0, calibration=0)
         make = {"survival": co.survival, "counts": co.counts}[outcome]
-        table = co.run(co.GLM(), make(co.models.linear(1, None)), sites, rounds=2).effects()
+        table = co.run(co.methods.GLM(), make(co.models.linear(1, None)), sites, rounds=2).effects()
         events = {"survival": 20, "counts": 60}[outcome]  # every third row; 0, 1 and 2 in turn
         assert table.notes == [f"Fitted on 60 rows at 3 sites, {events} events."]
 

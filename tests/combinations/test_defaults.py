@@ -129,14 +129,14 @@ def test_searches_hand_groups_on_where_routing_is_enabled() -> None:
     ("one", "other"),
     [
         ({"engine": "sequential"}, {"engine": "vectorised"}),
-        ({"method": "exact"}, {"method": co.ExactPooling()}),
+        ({"method": "exact"}, {"method": co.methods.ExactPooling()}),
         ({"random_state": 3}, {"random_state": np.random.RandomState(0).randint(1) + 3}),
         ({"hidden": ()}, {"model": co.models.linear(4, 2)}),
         ({"hidden": (), "method": "glm"}, {"features": "identity", "method": "glm"}),
     ],
 )
 def test_two_names_for_one_setting_agree(one: dict[str, Any], other: dict[str, Any]) -> None:
-    usual = {"method": co.FedAvg(co.SGD(epochs=1)), "rounds": 1}
+    usual = {"method": co.methods.FedAvg(co.SGD(epochs=1)), "rounds": 1}
 
     first, second = (co.FederatedClassifier(**{**usual, **words}).fit(X, Y, groups=SITE) for words in (one, other))
 

@@ -65,7 +65,7 @@ def task_of(link: str, width: int, prior: co.Prior) -> co.Task:
 def compared(request: pytest.FixtureRequest) -> tuple[str, Effects]:
     link = request.param
     sites = sites_of([reference_rows(k, link) for k in range(1, 6)], link, TERMS)
-    result = co.run(co.GLM(), task_of(link, 3, Isotropic(1.0)), sites, rounds=3, scored=False)
+    result = co.run(co.methods.GLM(), task_of(link, 3, Isotropic(1.0)), sites, rounds=3, scored=False)
     return link, result.effects()
 
 

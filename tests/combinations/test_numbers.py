@@ -15,7 +15,7 @@ from consilience.distributions.predictive import Normal
 from consilience.distributions.prior import Flat
 
 N, P = 40, 5  # rows and weights
-METHODS = {"glm": co.GLM(), "exact": co.ExactPooling(share=1e-10)}
+METHODS = {"glm": co.methods.GLM(), "exact": co.methods.ExactPooling(share=1e-10)}
 
 
 def made(rng: np.random.Generator, rows: int = N) -> tuple[np.ndarray, np.ndarray]:

@@ -73,7 +73,7 @@ def test_saved_run_predicts_no_row_outside_its_range(tables: Path, tmp_path: Pat
     """The rows beside it are predicted; a table in memory and a run that was saved and read again refuse it too."""
     sites = _read(tables)
     task = co.classification(co.models.linear(sites.features, 2))
-    result = co.run(co.GLM(), task, sites, rounds=3)
+    result = co.run(co.methods.GLM(), task, sites, rounds=3)
     result.save(tmp_path / "run")
     _spoil(tables / "c.csv", 3, "250")
     for known in (result, co.load(tmp_path / "run")):

@@ -56,7 +56,7 @@ def effects(sites: Sites, prior: co.Prior) -> Effects:
     task = co.classification(nn.Linear(2, 2).double(), prior)
     if sites.outcome:
         task = co.survival(nn.Linear(2, 1).double(), prior, times=(10.0, 50.0))
-    return co.run(co.GLM(), task, sites, rounds=8, scored=False).effects()
+    return co.run(co.methods.GLM(), task, sites, rounds=8, scored=False).effects()
 
 
 @pytest.mark.parametrize("prior", [Flat(), Isotropic(1.0), Isotropic(1e4)], ids=str)
@@ -92,7 +92,9 @@ def test_an_effect_that_all_rows_tell_and_no_site_is_estimated() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True)), co.Hierarchical()], ids=["gp", "mixed"]
+    "method",
+    [co.methods.GaussianProduct(inference=Laplace(mode=Newton(), dense=True)), co.methods.Hierarchical()],
+    ids=["gp", "mixed"],
 )
 def test_a_flat_prior_of_classes_is_refused_in_one_sentence(method: co.Method) -> None:
     """In single precision, as a run has it: the level that all logits share has no precision."""

@@ -17,7 +17,7 @@ from consilience.inference import SGD
 from consilience.key import Key
 from consilience.tree import Params
 
-QUICK = co.FedAvg(SGD(epochs=1))
+QUICK = co.methods.FedAvg(SGD(epochs=1))
 
 
 class Attention(nn.Module):

@@ -35,13 +35,13 @@ def test_column_that_is_constant_within_strata_is_named() -> None:
     with pytest.raises(
         Diverged, match=r"Column 'ward' is constant at each site.*R's coxph prints NA.*leave it out"
     ) as raised:
-        co.run(co.GLM(), task, _sites((-1.2, 0.0, 1.2)), rounds=3)
+        co.run(co.methods.GLM(), task, _sites((-1.2, 0.0, 1.2)), rounds=3)
     assert "learning rate" not in str(raised.value)
 
 
 def test_column_that_is_constant_within_strata_is_no_obstacle_under_a_usual_prior() -> None:
     task = co.survival(co.models.linear(2, None), Isotropic(1.0))
-    result = co.run(co.GLM(), task, _sites((-1.2, 0.0, 1.2)), rounds=5)
+    result = co.run(co.methods.GLM(), task, _sites((-1.2, 0.0, 1.2)), rounds=5)
     age, ward = result.effects()
     assert age.error < 0.2
     assert math.isnan(ward.error)  # R: NA

@@ -62,7 +62,7 @@ def test_token_ids_stay_whole_numbers_in_every_role() -> None:
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised", "parallel:1"])
-@pytest.mark.parametrize("method", [co.FedAvg(QUICK), co.BCM()], ids=["fedavg", "bcm"])
+@pytest.mark.parametrize("method", [co.methods.FedAvg(QUICK), co.methods.BCM()], ids=["fedavg", "bcm"])
 def test_a_network_of_words_learns_and_predicts(method: co.Method, engine: str) -> None:
     rows = sites()
 
@@ -90,7 +90,7 @@ def test_probes_are_rows_as_they_are() -> None:
 def test_what_token_ids_cannot_be_is_said_in_a_sentence() -> None:
     with pytest.raises(InputError, match="tokens=True"):
         co.run(
-            co.FedAvg(QUICK),
+            co.methods.FedAvg(QUICK),
             co.classification(Words()),
             dataset(tokens=False).split(co.splits.natural(), calibration=0),
             rounds=1,
@@ -111,8 +111,8 @@ def test_many_recurrent_sites_run_one_after_another_and_the_report_says_why() ->
     rows = dataset(10, tokens=False).split(co.splits.natural(), calibration=0, seed=0)
     task = co.classification(Recurrent())
 
-    result = co.run(co.EvidencePooling(QUICK), task, rows)
-    named = co.run(co.EvidencePooling(QUICK), task, rows, engine="sequential")
+    result = co.run(co.methods.EvidencePooling(QUICK), task, rows)
+    named = co.run(co.methods.EvidencePooling(QUICK), task, rows, engine="sequential")
 
     assert result.report["engine"] == "sequential"
     said = [sentence for sentence in result.report["warnings"] if "one after another" in sentence]
@@ -120,7 +120,8 @@ def test_many_recurrent_sites_run_one_after_another_and_the_report_says_why() ->
     assert "aten::lstm" in said[0]
     assert result.metrics == named.metrics  # two names for one setting
     assert (
-        co.run(co.FedAvg(QUICK), co.classification(Words()), sites_of_ten(), rounds=1).report["engine"] == "vectorised"
+        co.run(co.methods.FedAvg(QUICK), co.classification(Words()), sites_of_ten(), rounds=1).report["engine"]
+        == "vectorised"
     )
 
 
@@ -133,4 +134,6 @@ def test_what_torch_cannot_batch_is_refused_in_a_sentence(engine: str, remedy: s
     rows = dataset(10, tokens=False).split(co.splits.natural(), calibration=0, seed=0)
 
     with pytest.raises(InputError, match=f"needs what torch cannot do for this network .*lstm.*: .*{remedy}"):
-        co.run(co.GaussianProduct(co.inference.Laplace(QUICK)), co.classification(Recurrent()), rows, engine=engine)
+        co.run(
+            co.methods.GaussianProduct(co.inference.Laplace(QUICK)), co.classification(Recurrent()), rows, engine=engine
+        )

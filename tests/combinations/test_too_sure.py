@@ -85,10 +85,10 @@ def test_worse_than_the_base_rate_is_said_in_python() -> None:
     sites = Sites(parts, parts, None, None, None, 2, 3, "y", "natural", ("a", "b", "c"))
     task = co.classification(co.models.linear(3, 2))
     with pytest.warns(RunWarning, match="always predicting the classes' frequencies"):
-        co.run(co.FedAvg(co.inference.SGD(epochs=1, rate=30.0)), task, sites, rounds=1)
+        co.run(co.methods.FedAvg(co.inference.SGD(epochs=1, rate=30.0)), task, sites, rounds=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RunWarning)
-        co.run(co.GLM(), task, sites, rounds=8)
+        co.run(co.methods.GLM(), task, sites, rounds=8)
 
 
 def played(folder: Path, dead: int) -> PooledFiles:

@@ -27,7 +27,7 @@ def noise(folder: Path, kind: str, slope: float) -> co.Result:
     task = "classification" if kind == "classes" else "regression"
     sites = co.from_csv(str(folder / "data" / "*.csv"), "y", conformal=0.4, calibration=0, task=task)
     problem = co.classification if kind == "classes" else co.regression
-    method = co.Hierarchical()
+    method = co.methods.Hierarchical()
     network = co.models.linear(sites.features, sites.classes)
     return co.run(method, problem(network), sites, level=0.95, out=folder / "run")
 

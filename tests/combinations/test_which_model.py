@@ -186,7 +186,7 @@ def test_pooled_again_and_saved_sites_have_the_same_models(run: Result, tmp_path
     assert again.report["per_site"] == run.report["per_site"]
     if isinstance(run.method, Ditto):
         with pytest.raises(co.InputError, match="run it"):
-            co.run(co.FedAvg(), run.task, run.sites, rounds=1, scored=False).pool(run.method)
+            co.run(co.methods.FedAvg(), run.task, run.sites, rounds=1, scored=False).pool(run.method)
 
 
 def test_an_exported_model_is_that_of_the_site_that_is_named(run: Result) -> None:
@@ -229,7 +229,7 @@ def test_the_command_writes_what_predict_returns(run: Result, invoke: Invoke, mo
 
 
 def test_local_models_alone_can_be_predicted_with_by_name(tmp_path: Path) -> None:
-    result = made(tmp_path, "classes", co.LocalOnly(co.SGD(epochs=2)))
+    result = made(tmp_path, "classes", co.methods.LocalOnly(co.SGD(epochs=2)))
     for k, name in enumerate(NAMES):
         x, y = raw(result, k)
         p = result.predict(x, level=0.9, site=name)

@@ -69,7 +69,7 @@ def check_whole(result: co.Result, expected: dict[str, Any]) -> None:
 def test_a_run_of_two_rounds_goes_on_to_four(tmp_path: Path) -> None:
     folder = copied("stopped/scaffold", tmp_path / "run")
     task, sites = moons()
-    method = co.Scaffold(co.SGD(rate=0.3, epochs=8, batch=16, momentum=0.0))  # as it was typed then
+    method = co.methods.Scaffold(co.SGD(rate=0.3, epochs=8, batch=16, momentum=0.0))  # as it was typed then
 
     result = co.run(method, task, sites, rounds=4, seed=7, out=folder, resume=True, keep_replies="all")
 

@@ -73,9 +73,9 @@ def test_a_table_is_read_with_its_doubts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"method": co.FedAvg(co.SGD(epochs=0))}, "inference.epochs=0: at least 1"),
-        ({"method": co.FedAvg(co.SGD(epochs=-5))}, "inference.epochs=-5: at least 1"),
-        ({"method": co.FedBE(co.FedAvg(co.SGD(rate=0.0)))}, "inner.inference.rate=0: a learning rate"),
+        ({"method": co.methods.FedAvg(co.SGD(epochs=0))}, "inference.epochs=0: at least 1"),
+        ({"method": co.methods.FedAvg(co.SGD(epochs=-5))}, "inference.epochs=-5: at least 1"),
+        ({"method": co.methods.FedBE(co.methods.FedAvg(co.SGD(rate=0.0)))}, "inner.inference.rate=0: a learning rate"),
         ({"keep_replies": "al"}, "keep_replies='al'"),
         ({"engine": co.Compute(threads=0)}, "threads=0"),
     ],

@@ -227,7 +227,7 @@ def test_fedkt_alone_starts_its_student_at_random_as_released(monkeypatch: pytes
     trial = object.__new__(released.Trial)
     trial.task, trial.sites, trial.seed, trial.values = co.classification(co.models.linear(2, 2)), sites, 0, {}
     trial.distil = co.aggregation.Distil(co.SGD(0.1, epochs=1), start=co.aggregation.at_client)
-    local = co.run(co.FedAvg(co.SGD(0.1, epochs=1)), trial.task, sites, rounds=1, seed=0, scored=False)
+    local = co.run(co.methods.FedAvg(co.SGD(0.1, epochs=1)), trial.task, sites, rounds=1, seed=0, scored=False)
     starts = {}
     monkeypatch.setattr(released.Trial, "score", lambda self, row, model: None)
     monkeypatch.setattr(released.Trial, "add", lambda self, row, r: starts.update({row: r.method.distil.start}))

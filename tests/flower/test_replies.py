@@ -192,7 +192,7 @@ def test_an_array_whose_header_lies_is_refused_without_memory(shape: tuple[int, 
 def test_a_dimension_that_depends_on_rows_is_free_and_others_are_not() -> None:
     """The rehearsal's two made-up sites have 8 and 9 rows."""
 
-    class PerRow(co.FedAvg):
+    class PerRow(co.methods.FedAvg):
         def local(self, task: co.Task, message: Any, client: Client) -> Reply:
             return Reply((2 * client.data.x, torch.zeros(3)), client.data.size)
 

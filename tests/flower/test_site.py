@@ -203,7 +203,7 @@ def test_the_type_of_rows_cannot_be_packed_or_rebuilt() -> None:
 
 @pytest.mark.parametrize("part", [lambda d: d.x, lambda d: d.x[:2], lambda d: d.x.clone(), lambda d: d.y])
 def test_a_method_that_sends_rows_is_stopped_at_the_site(part: Callable[[Data], Tensor]) -> None:
-    class Sends(co.FedAvg):
+    class Sends(co.methods.FedAvg):
         def local(self, task: co.Task, message: Any, client: Client) -> Reply:
             return Reply({"weights": part(client.data)}, client.data.size)
 
@@ -297,7 +297,7 @@ def test_a_second_run_in_the_same_folder_remembers_its_own_rounds() -> None:
 
 def test_a_deployed_site_finds_what_it_kept(tmp_path: Path) -> None:
     """What a SuperNode's answer left in the site's file is what its own model is made of."""
-    method = co.Hierarchical()
+    method = co.methods.Hierarchical()
     kept = Natural(torch.arange(3.0), torch.eye(3))
     arrays, outline = wire.pack(kept, kept_types_of(method))
     state = RecordDict({"memory 1": arrays, "outline 1": ConfigRecord({"outline": outline})})

@@ -151,7 +151,7 @@ def test_engines_agree_on_a_cnn() -> None:
         Data.of(Key(k).normal((count, 1, 8, 8)).double(), torch.arange(count) % 3) for k, count in enumerate((6, 5, 6))
     ]
     task = co.classification(networks(1)["pooled"].double())
-    method = co.FedAvg(co.SGD(rate=0.1, epochs=1, batch=3))
+    method = co.methods.FedAvg(co.SGD(rate=0.1, epochs=1, batch=3))
     server = co.messages.Server(None, None, Key(2), len(data))
     states = []
     for name in ("sequential", "vectorised", "parallel"):

@@ -256,7 +256,7 @@ def test_a_site_that_ran_away_is_reported_and_others_are_not() -> None:
     )
     learn = BPCfKL(rows=3, trajectories=2, steps=10, data_steps=5, coreset_steps=5, updates=8, rate_y=1e3)
 
-    result = co.run(co.CoresetFL(learn, co.SGD(epochs=2)), task, sites)
+    result = co.run(co.methods.CoresetFL(learn, co.SGD(epochs=2)), task, sites)
 
     said = " ".join(result.report["warnings"])
     assert "steps were halved" in said and "can show what their sites hold" in said
@@ -268,7 +268,7 @@ def test_fewer_rows_than_classes_and_a_class_with_one_row() -> None:
     y = torch.cat([torch.arange(40) % 3, torch.tensor([3])])
     task, one = co.classification(co.models.linear(2, 4)), Data.of(x, y)
     learn = BPCfKL(rows=2, trajectories=2, steps=10, data_steps=5, coreset_steps=5, updates=3)
-    method = co.CoresetFL(learn, co.SGD(epochs=2))
+    method = co.methods.CoresetFL(learn, co.SGD(epochs=2))
     state = method.init(task, Server(None, None, Key(0), 1))
 
     replies = Sequential([one]).gather(method, task, method.broadcast(state), [0], Turn(0, Key(1)))
@@ -303,7 +303,7 @@ def test_distances_are_in_units_of_those_between_rows() -> None:
 )
 def test_any_inference_reaches_the_posterior_of_the_union(downstream: Inference) -> None:
     task, _ = conjugate(2, 0)
-    method = co.CoresetFL(BPCfKL(), downstream)
+    method = co.methods.CoresetFL(BPCfKL(), downstream)
     parts = [BPCfKL(rows=3, trajectories=1, steps=2, data_steps=1, coreset_steps=1, updates=0).learn(
         task, SEED, Client(conjugate(10, k)[1], (), Key(k))
     ) for k in (0, 4)]  # fmt: skip
@@ -327,7 +327,7 @@ def test_the_mass_of_the_union_can_be_set() -> None:
     parts = [BPCfKL(rows=3, trajectories=1, steps=2, data_steps=1, coreset_steps=1, updates=0).learn(
         conjugate(2, 0)[0], SEED, Client(conjugate(n, 0)[1], (), Key(0))
     ) for n in (10, 30)]  # fmt: skip
-    w = co.CoresetFL(mass=6.0).union(parts).w
+    w = co.methods.CoresetFL(mass=6.0).union(parts).w
     assert w.tolist() == pytest.approx([6 / 4 / 3] * 3 + [6 * 3 / 4 / 3] * 3)  # by nₘ/N: one and three quarters
 
 
@@ -340,7 +340,7 @@ def test_impossible_settings_are_refused() -> None:
 def test_rows_that_differ_at_the_server_alone_learn_their_coresets_once() -> None:
     task, sites = tiny.classification()
     learn = tiny.shortened(BPCfKL())
-    methods = [co.CoresetFL(learn, co.SGD(epochs=2)), co.CoresetFL(learn, co.Adam(epochs=2))]
+    methods = [co.methods.CoresetFL(learn, co.SGD(epochs=2)), co.methods.CoresetFL(learn, co.Adam(epochs=2))]
 
     found = list(outcomes([Row(str(i), "", m, 1) for i, m in enumerate(methods)], task, sites, 3))
 

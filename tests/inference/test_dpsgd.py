@@ -111,7 +111,7 @@ def test_engines_agree_on_sites_of_unequal_size() -> None:
         torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)),
     ):
         task = co.classification(model)
-        method = co.FedAvg(DPSGD(noise_multiplier=1.0, share=0.3, steps=6, momentum=0.5))
+        method = co.methods.FedAvg(DPSGD(noise_multiplier=1.0, share=0.3, steps=6, momentum=0.5))
         results = [
             co.run(method, task, sites, rounds=2, engine=engine, scored=False).state.posterior.params
             for engine in ("sequential", "vectorised")
@@ -124,7 +124,9 @@ def test_a_run_states_what_it_promises(tmp_path: Path) -> None:
     data = (rows(50),)
     sites = co.Sites(*(data, data, None, None, None, 2, 3, "rows", "given", ("a",)))
     task = co.classification(co.models.linear(3, 2))
-    result = co.run(co.FedAvg(DPSGD(epsilon=2.0, delta=1e-3, steps=5)), task, sites, rounds=2, out=tmp_path / "run")
+    result = co.run(
+        co.methods.FedAvg(DPSGD(epsilon=2.0, delta=1e-3, steps=5)), task, sites, rounds=2, out=tmp_path / "run"
+    )
     stated = result.report["privacy"]
     assert all(privacy_statement(bound) is None for bound in bounds(result.method.inference, 1, False).values())
     assert {stated[k] for k in ("epsilon", "delta", "unit", "adjacency")} == {2.0, 1e-3, "row", "add or remove"}
@@ -143,7 +145,7 @@ def test_bounds_of_a_private_run_infer_as_it_does() -> None:
 
 
 def test_a_given_noise_is_accounted_for() -> None:
-    method = for_rounds(co.FedAvg(DPSGD(noise_multiplier=1.5, share=0.1, steps=10)), 10)
+    method = for_rounds(co.methods.FedAvg(DPSGD(noise_multiplier=1.5, share=0.1, steps=10)), 10)
     stated = privacy_statement(method)
     assert stated is not None
     assert stated["epsilon"] == pytest.approx(epsilon_of_steps(1.5, 1e-5, 0.1, 100))
@@ -151,7 +153,7 @@ def test_a_given_noise_is_accounted_for() -> None:
 
 def test_next_to_no_noise_promises_nothing() -> None:
     """The accountant would need petabytes for it."""
-    assert privacy_statement(for_rounds(co.FedAvg(DPSGD(noise_multiplier=1e-6)), 1)) is None
+    assert privacy_statement(for_rounds(co.methods.FedAvg(DPSGD(noise_multiplier=1e-6)), 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_methods_that_send_more_than_their_weights_are_refused() -> None:
                 for_rounds(method, 1)
             assert privacy_statement(method) is None
     with pytest.raises(InputError, match="cannot answer"):
-        for_rounds(co.FedBE(inner=co.FedAvg(DPSGD())), 2)
+        for_rounds(co.methods.FedBE(inner=co.methods.FedAvg(DPSGD())), 2)
 
 
 def test_later_rounds_need_a_budget_that_knows_of_them() -> None:
@@ -228,7 +230,7 @@ def test_an_audit_does_not_refute_the_promise() -> None:
     bounds = []
     for noise in (noise_for(0.5, 1e-5, 0.5, 4), 1e-3):
         inference = DPSGD(noise_multiplier=noise, share=0.5, steps=4, clip=0.5)
-        method = co.FedAvg(inference)
+        method = co.methods.FedAvg(inference)
         bounds.append(audit_method(method, task, None, canaries, Key(1), delta=1e-5, runs=6, references=2).bound)
     assert not bounds[0].refutes(0.5)
     assert bounds[1].refutes(0.5)

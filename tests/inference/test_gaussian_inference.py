@@ -156,7 +156,7 @@ def test_the_product_of_laplaces_is_the_global_posterior() -> None:
     task, sites = conjugate()
     truth = exact(sites.pooled().train[0])
 
-    result = co.run(co.GaussianProduct(co.Laplace(TO_THE_MODE, dense=True)), task, sites, scored=False)
+    result = co.run(co.methods.GaussianProduct(co.Laplace(TO_THE_MODE, dense=True)), task, sites, scored=False)
 
     torch.testing.assert_close(result.state.posterior.mean, truth.mean, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(result.state.posterior.precision, truth.precision, rtol=1e-9, atol=1e-9)
@@ -186,7 +186,7 @@ class ExactConjugate:
 def test_pvi_reaches_the_exact_posterior_in_one_undamped_round() -> None:
     task, sites = conjugate()
     truth = exact(sites.pooled().train[0])
-    method = co.PVI(co.Laplace(TO_THE_MODE, dense=True), damping=1.0, dense=True)
+    method = co.methods.PVI(co.Laplace(TO_THE_MODE, dense=True), damping=1.0, dense=True)
 
     for rounds in (1, 2):  # and stays there
         found = co.run(method, task, sites, rounds=rounds, scored=False).state.posterior
@@ -199,7 +199,7 @@ def test_damping_halves_what_is_missing_every_round() -> None:
     whole, shift = factor(sites.pooled().train[0])
     for rounds in (1, 2, 3):
         found = co.run(
-            co.PVI(ExactConjugate(dense=True), damping=0.5, dense=True),  # type: ignore[arg-type]
+            co.methods.PVI(ExactConjugate(dense=True), damping=0.5, dense=True),  # type: ignore[arg-type]
             *(task, sites),
             rounds=rounds,
             engine="sequential",
@@ -216,7 +216,9 @@ def test_mean_field_pvi_ends_at_the_mean_field_of_the_global_posterior() -> None
     task, sites = conjugate()
     truth = exact(sites.pooled().train[0])
 
-    found = co.run(co.PVI(ExactConjugate()), task, sites, rounds=80, engine="sequential", scored=False).state.posterior  # type: ignore[arg-type]
+    found = co.run(
+        co.methods.PVI(ExactConjugate()), task, sites, rounds=80, engine="sequential", scored=False
+    ).state.posterior  # type: ignore[arg-type]
 
     # The fixed point is the global mean-field optimum (Ashman et al. 2022, Theorem 1): (1 − 1/3)⁸⁰ = 8e-15 is missing.
     torch.testing.assert_close(tree.ravel(found.mean), truth.mean, rtol=1e-6, atol=1e-8)
@@ -310,7 +312,7 @@ def test_the_floor_holds_and_is_reported() -> None:
     task, sites = tiny.classification()
     vi = co.MeanField(epochs=1, batch=16, start=-5.0, floor=-5.0, kl=0.0)  # without a prior variances shrink
 
-    result = co.run(co.VariationalAveraging(vi, rule=co.aggregation.cf), task, sites, rounds=2)
+    result = co.run(co.methods.VariationalAveraging(vi, rule=co.aggregation.cf), task, sites, rounds=2)
 
     low = [float(tree.ravel(r.payload.var).min()) for r in result.replies]
     assert min(low) >= math.exp(-5) * 0.999
@@ -372,7 +374,7 @@ def test_a_users_variational_network_decides_which_layers_have_variances() -> No
     task = co.classification(co.models.variational(co.models.mlp(2, 2, hidden=(5,)), layers="2"))
     assert set(task.like) == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
-    result = co.run(tiny.shortened(co.VariationalAveraging()), task, sites, rounds=2)
+    result = co.run(tiny.shortened(co.methods.VariationalAveraging()), task, sites, rounds=2)
 
     assert set(result.state.posterior.var) == {"2.weight", "2.bias"}
     members = result.predict(sites.all_test.x)
@@ -383,10 +385,10 @@ def test_a_users_variational_network_decides_which_layers_have_variances() -> No
 def test_every_gaussian_inference_can_be_merged_by_every_rule(name: str) -> None:
     task, sites = tiny.classification()
     inference = tiny.shortened(getattr(co, name)())
-    result = co.run(co.VariationalAveraging(inference), task, sites, rounds=1, scored=False)
+    result = co.run(co.methods.VariationalAveraging(inference), task, sites, rounds=1, scored=False)
     for rule in (co.aggregation.eaa, co.aggregation.gaa, co.aggregation.aalv, co.aggregation.ppa, co.aggregation.cf):
         for equal in (False, True):
-            state = result.pool(co.VariationalAveraging(inference, rule, equal), scored=False).state
+            state = result.pool(co.methods.VariationalAveraging(inference, rule, equal), scored=False).state
             assert bool((tree.ravel(state.posterior.var) > 0).all())
             assert bool(torch.isfinite(task.predictive(state.posterior)(sites.all_test.x).log_probs).all())  # type: ignore[union-attr]
 
@@ -394,7 +396,7 @@ def test_every_gaussian_inference_can_be_merged_by_every_rule(name: str) -> None
 def test_the_sampled_population_is_near_the_exact_moments() -> None:
     task, sites = tiny.classification()
     result = co.run(
-        tiny.shortened(co.VariationalAveraging(rule=co.aggregation.ppa)), task, sites, rounds=1, scored=False
+        tiny.shortened(co.methods.VariationalAveraging(rule=co.aggregation.ppa)), task, sites, rounds=1, scored=False
     )
     sampled = result.pool(dataclasses.replace(result.method, population=100_000), scored=False).state.posterior  # type: ignore[type-var]
     exact_ = result.state.posterior
@@ -404,22 +406,22 @@ def test_the_sampled_population_is_near_the_exact_moments() -> None:
 def test_settings_that_do_not_exist_are_refused_before_training() -> None:
     task, sites = tiny.classification()
     with pytest.raises(co.InputError, match="belongs to the rule ppa"):
-        co.run(co.VariationalAveraging(rule=co.aggregation.cf, population=100), task, sites, rounds=1)
+        co.run(co.methods.VariationalAveraging(rule=co.aggregation.cf, population=100), task, sites, rounds=1)
     with pytest.raises(co.InputError, match="variant called 'ozer'"):
-        co.run(co.VariationalAveraging(variant="ozer"), task, sites, rounds=1)
+        co.run(co.methods.VariationalAveraging(variant="ozer"), task, sites, rounds=1)
     with pytest.raises(co.InputError, match="variant called 'ozer'"):
-        co.run(co.VariationalAveraging(co.MeanField(variant="ozer")), task, sites, rounds=1)
+        co.run(co.methods.VariationalAveraging(co.MeanField(variant="ozer")), task, sites, rounds=1)
 
 
 def test_pvi_is_damped_by_the_number_of_clients_unless_told_otherwise() -> None:
     task, _ = tiny.classification()
-    assert float(co.PVI().init(task, Server(None, None, Key(0), 4)).damping) == 0.25
+    assert float(co.methods.PVI().init(task, Server(None, None, Key(0), 4)).damping) == 0.25
 
 
 def test_running_statistics_are_points_whatever_inferred_them() -> None:
     _, sites = tiny.classification()
     task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)))
     for inference in (co.MeanField(), co.Laplace(), co.SWAG(), co.SGLD()):
-        method = co.VariationalAveraging(tiny.shortened(inference))
+        method = co.methods.VariationalAveraging(tiny.shortened(inference))
         posterior = co.run(method, task, sites, rounds=1, scored=False).state.posterior
         assert {"1.running_mean", "1.running_var"} <= set(posterior.mean) - set(posterior.var)

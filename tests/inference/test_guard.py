@@ -47,7 +47,9 @@ def run(method: Method, sites: Sites, hidden: tuple[int, ...] = (20,), engine: s
 
 
 @pytest.mark.parametrize("hidden", [(20,), ()])
-@pytest.mark.parametrize("method", [co.Mixture(), co.FedAvg(), co.Scaffold()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [co.methods.Mixture(), co.methods.FedAvg(), co.methods.Scaffold()], ids=lambda m: type(m).__name__
+)
 def test_defaults_do_not_explode(method: Method, hidden: tuple[int, ...]) -> None:
     sites = small()
     result = run(method, sites, hidden)
@@ -61,7 +63,9 @@ def test_defaults_do_not_explode(method: Method, hidden: tuple[int, ...]) -> Non
 
 def test_all_engines_slow_the_same_sites_down() -> None:
     sites = small()
-    reports = [run(co.Mixture(), sites, engine=engine).report for engine in ("sequential", "vectorised", "parallel")]
+    reports = [
+        run(co.methods.Mixture(), sites, engine=engine).report for engine in ("sequential", "vectorised", "parallel")
+    ]
     assert reports[0]["warnings"] == reports[1]["warnings"] == reports[2]["warnings"]
     for report in reports[1:]:
         assert report["metrics"]["rmse"] == pytest.approx(reports[0]["metrics"]["rmse"], rel=1e-2)
@@ -69,7 +73,7 @@ def test_all_engines_slow_the_same_sites_down() -> None:
 
 def test_a_rate_that_was_chosen_stays_and_its_explosion_is_named() -> None:
     sites = small()
-    method = co.FedAvg(SGD(rate=0.06))
+    method = co.methods.FedAvg(SGD(rate=0.06))
     result = co.run(method, co.regression(mlp(sites.features, 0, hidden=(20,))), sites, rounds=2, seed=0)
     assert any(w.startswith("Site") and "its loss ends far above the start" in w for w in result.report["warnings"])
     assert not any("repeated" in w for w in result.report["warnings"])
@@ -78,7 +82,7 @@ def test_a_rate_that_was_chosen_stays_and_its_explosion_is_named() -> None:
 def test_ordinary_rows_are_left_alone() -> None:
     sites = co.datasets.load("sine").split(natural(), seed=0)
     task = co.regression(mlp(sites.features, 0, hidden=(20,)))
-    assert co.run(co.Mixture(Sampler(epochs=10)), task, sites, seed=0).report["warnings"] == []
+    assert co.run(co.methods.Mixture(Sampler(epochs=10)), task, sites, seed=0).report["warnings"] == []
     client = Client(sites.train[0], (), Key(0).tensor)
     start = task.init(Key(0))
     plain = SGD(epochs=3)(task, start, client)
@@ -91,7 +95,7 @@ def test_the_estimator_has_the_rule_of_all_others() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = co.FederatedRegressor(hidden=(20,)).fit(data.x.numpy(), data.y.numpy(), groups=data.site)
-    assert model.result_.method == co.Mixture()
+    assert model.result_.method == co.methods.Mixture()
     assert model.score(data.x.numpy(), data.y.numpy()) > 0
 
 
@@ -153,8 +157,8 @@ def test_within_the_bounds_no_bit_changes() -> None:
 
 
 def test_only_rates_that_nobody_chose_are_lowered() -> None:
-    assert slow_down(co.FedAvg(), 0.25) == co.FedAvg(SGD(rate=0.0125))
-    explicit = co.FedAvg(SGD(rate=0.06))
+    assert slow_down(co.methods.FedAvg(), 0.25) == co.methods.FedAvg(SGD(rate=0.0125))
+    explicit = co.methods.FedAvg(SGD(rate=0.06))
     assert slow_down(explicit, 0.25) is explicit
     momentum = slow_down(FedAvgM(), 0.25)
     assert momentum.inference.rate == 0.0125 and momentum.rate == FedAvgM().rate  # the server's step is not a client's

@@ -93,7 +93,7 @@ def test_a_low_acceptance_says_what_to_change() -> None:
 @pytest.mark.parametrize("aim", [0.0, 0.8])
 def test_a_low_acceptance_is_told_on_every_engine(aim: float) -> None:
     task, sites = tiny.classification(torch.float64)
-    method = co.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=aim))
+    method = co.methods.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=aim))
     heard = [co.run(method, task, sites, engine=e).report["warnings"] for e in ("sequential", "vectorised")]
     assert heard[0] == heard[1] and any("HMC accepted 0%" in said for said in heard[0])
 
@@ -111,7 +111,7 @@ def test_chains_are_the_same_under_vmap() -> None:
     for k in range(3):
         x = Key(k).normal((4 + k, 2)).double()
         sites.append(Data.of(x, x.sum(-1)))
-    method = co.Mixture(co.HMC(rate=0.1, leapfrogs=3, burn=3, samples=2, every=1, chains=2))
+    method = co.methods.Mixture(co.HMC(rate=0.1, leapfrogs=3, burn=3, samples=2, every=1, chains=2))
     message = task.init(Key(0))
 
     one, all_ = (e(sites).gather(method, task, message, range(3), Turn(0, Key(1))) for e in (Sequential, Vectorised))

@@ -135,7 +135,7 @@ def test_a_product_of_imputed_posteriors_runs_on_every_engine() -> None:
     parts = [rows(40, seed)[1] for seed in range(3)]
     sites = co.Sites(tuple(parts), tuple(parts), None, None, None, None, 3, "y", "natural", ("a", "b", "c"))
     task = co.regression(nn.Linear(3, 1).double(), noise=0.25)
-    method = co.GaussianProduct(
+    method = co.methods.GaussianProduct(
         inference=MultipleImputation(Laplace(mode=Newton(steps=1), dense=True), marks="1:2", tables=2, sweeps=1)
     )
     results = [co.run(method, task, sites, engine=engine) for engine in ("sequential", "vectorised")]

@@ -56,7 +56,7 @@ def test_linear_regression_is_the_closed_form() -> None:
 def test_side_by_side_is_one_after_another() -> None:
     data = [two_classes(200), two_classes(90)]
     task = co.classification(co.models.linear(4, 2))
-    method = co.FedAvg(inference=Newton())
+    method = co.methods.FedAvg(inference=Newton())
     message = task.init(Key(0))
 
     one, two = (e(data).gather(method, task, message, [0, 1], Turn(0, Key(1))) for e in (Sequential, Vectorised))
@@ -71,7 +71,7 @@ def test_groups_of_sites_in_threads_find_their_modes(attempt: int, monkeypatch: 
     monkeypatch.setattr("consilience.runs.engines.vectorised.cores", lambda: 4)
     data = [two_classes(20 + 37 * k) for k in range(12)]
     task = co.classification(co.models.linear(4, 2))
-    method = co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True))
+    method = co.methods.GaussianProduct(inference=Laplace(mode=Newton(), dense=True))
     message = task.init(Key(0))
     engine = Vectorised(data, chunk=2)
     assert len(engine.groups(task, range(12))) >= 6  # so that there is something for the threads
@@ -88,7 +88,7 @@ def test_dense_partitioned_inference_takes_newtons_mode() -> None:
     data = two_classes()
     task = co.classification(co.models.linear(4, 2))
     inference = Laplace(mode=Newton(), dense=True)
-    method = co.PVI(inference, damping=1.0, dense=True)
+    method = co.methods.PVI(inference, damping=1.0, dense=True)
     server = Server(None, None, Key(0), 1)
     state = method.init(task, server)
 

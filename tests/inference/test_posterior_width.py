@@ -119,7 +119,13 @@ def test_six_samples_are_as_wide_too() -> None:
 
 
 def test_the_default_sampler_is_what_methods_use() -> None:
-    for method in (co.Mixture(), co.BCM(), co.BetaPredictiveBayes(), co.Centralised(), co.LocalOnly()):
+    for method in (
+        co.methods.Mixture(),
+        co.methods.BCM(),
+        co.methods.BetaPredictiveBayes(),
+        co.methods.Centralised(),
+        co.methods.LocalOnly(),
+    ):
         assert method.inference == Sampler()
     assert isinstance(Sampler().choose(TASK), PreconditionedSGHMC)
     assert isinstance(Sampler(cycles=2).choose(TASK), co.CyclicalSGHMC)  # what is asked for is not ignored
@@ -152,5 +158,7 @@ def test_settings_of_the_cycles_are_stored_as_the_sampler_that_they_ask_for() ->
     asked = Sampler(epochs=6, cycles=2, batch=16)
 
     assert asked.canonical() == co.CyclicalSGHMC(epochs=6, cycles=2, batch=16)
-    assert describe(co.Mixture(asked)) == describe(co.Mixture(co.CyclicalSGHMC(epochs=6, cycles=2, batch=16)))
-    assert restore(describe(co.Mixture())) == co.Mixture()
+    assert describe(co.methods.Mixture(asked)) == describe(
+        co.methods.Mixture(co.CyclicalSGHMC(epochs=6, cycles=2, batch=16))
+    )
+    assert restore(describe(co.methods.Mixture())) == co.methods.Mixture()

@@ -149,11 +149,11 @@ def test_rules_that_begin_with_the_same_training_share_it() -> None:
     task, sites = tiny.classification()
     training = SGD(epochs=2)
     rules = [
-        co.FedAvg(training),
-        co.OneShotFL(training, distil=None),
+        co.methods.FedAvg(training),
+        co.methods.OneShotFL(training, distil=None),
         co.methods.METHODS["regmean"](training),
-        co.GaussianProduct(Laplace(mode=training)),
-        co.EvidencePooling(training),
+        co.methods.GaussianProduct(Laplace(mode=training)),
+        co.methods.EvidencePooling(training),
     ]
 
     def state(rule: co.Method) -> Any:
@@ -168,7 +168,11 @@ def test_rules_that_begin_with_the_same_training_share_it() -> None:
 
 def test_heads_on_the_same_features_share_their_sums() -> None:
     task, sites = tiny.problem_of("exact", "classification")
-    rules = [co.ExactPooling(OneHot()), co.ExactPooling(Discriminant()), co.ExactPooling(OneHot(), wire="float16")]
+    rules = [
+        co.methods.ExactPooling(OneHot()),
+        co.methods.ExactPooling(Discriminant()),
+        co.methods.ExactPooling(OneHot(), wire="float16"),
+    ]
 
     def state(rule: co.Method) -> Any:
         return co.run(rule, task, sites, scored=False, engine="sequential").state

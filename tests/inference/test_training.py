@@ -81,7 +81,7 @@ NETWORKS = {
 def test_engines_agree_on_unequal_clients(name: str, inference: Inference) -> None:
     network, shape = NETWORKS[name]
     data = [rows(n, shape, seed=n) for n in (33, 20, 16)]  # last batches of 1, 4 and 16 rows
-    task, method = co.classification(network()), co.FedAvg(inference)
+    task, method = co.classification(network()), co.methods.FedAvg(inference)
 
     alone = gathered("sequential", method, task, data)
 
@@ -204,7 +204,7 @@ def test_an_inference_of_ones_own_must_say_that_it_moves_them() -> None:
     _, sites = tiny.classification()
     task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
     with pytest.raises(co.InputError, match="running statistics"):
-        co.run(co.FedAvg(lambda task, start, client: start), task, sites, rounds=1)
+        co.run(co.methods.FedAvg(lambda task, start, client: start), task, sites, rounds=1)
 
 
 def spectral(steps: int = 1) -> nn.Module:
@@ -270,9 +270,12 @@ def test_crop_and_flip_gives_what_a_loop_over_images_gives() -> None:
 def test_augmented_training_is_the_same_on_every_engine(inference: co.SGD | SWA) -> None:
     data = [rows(n, (1, 6, 6), seed=n) for n in (33, 20, 16)]
     task = co.classification(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)))
-    method = co.FedAvg(dataclasses.replace(inference, augment=CropAndFlip()))
+    method = co.methods.FedAvg(dataclasses.replace(inference, augment=CropAndFlip()))
 
-    alone, plain = gathered("sequential", method, task, data), gathered("sequential", co.FedAvg(inference), task, data)
+    alone, plain = (
+        gathered("sequential", method, task, data),
+        gathered("sequential", co.methods.FedAvg(inference), task, data),
+    )
 
     assert furthest([r.payload for r in alone], [r.payload for r in plain]) > 1e-4
     for engine in ("vectorised", "parallel"):
@@ -323,7 +326,7 @@ def test_the_rate_falls_over_the_rounds() -> None:
 @pytest.mark.parametrize("engine", ["sequential", "vectorised", "parallel"])
 def test_every_engine_tells_its_clients_how_far_the_run_is(engine: str) -> None:
     task, data = quadratic(1.0)
-    method = co.FedAvg(co.SGD(0.5, 0.0, 1, 10, decay=co.inference.stepwise))
+    method = co.methods.FedAvg(co.SGD(0.5, 0.0, 1, 10, decay=co.inference.stepwise))
     where = {"sequential": Sequential, "vectorised": Vectorised, "parallel": Parallel}[engine]([data] * 2)
     # One step of rate ½·factor from 0 towards 1.
     for progress, expected in ((0.0, 0.5), (0.3, 0.05), (0.6, 0.005)):
@@ -354,7 +357,7 @@ def test_a_run_tells_the_part_of_its_rounds_that_is_done(engine: str) -> None:
 
 def test_passes_are_drawn_evenly_and_equal_on_every_engine() -> None:
     task, data = quadratic(1.0)
-    method = co.FedAvg(co.SGD(0.5, 0.0, epochs=4, batch=10, fewest=2))
+    method = co.methods.FedAvg(co.SGD(0.5, 0.0, epochs=4, batch=10, fewest=2))
     cohort, found = range(40), {}
     for name, where in (
         ("sequential", Sequential),
@@ -394,9 +397,9 @@ def test_training_that_does_not_shuffle_takes_the_rows_as_they_stand(engine: str
     network = nn.Linear(4, 3)
     task = co.classification(network, prior=Flat())
 
-    replies = gathered(engine, co.FedAvg(inference), task, data)
+    replies = gathered(engine, co.methods.FedAvg(inference), task, data)
 
-    start = co.FedAvg().init(task, Server(None, None, Key(2), 2)).posterior
+    start = co.methods.FedAvg().init(task, Server(None, None, Key(2), 2)).posterior
     for part, reply in zip(data, replies, strict=True):
         network.load_state_dict(start.params)
         made: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), 1e-3)

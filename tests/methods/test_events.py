@@ -34,7 +34,7 @@ def test_newton_rounds_equal_lifelines_stratified_by_site() -> None:
     sites = survival_sites()
     oracle = CoxPHFitter().fit(pooled_table(sites), "time", "event", strata=["site"], fit_options={"precision": 1e-12})
 
-    result = co.run(co.GLM(), co.survival(nn.Linear(3, 1), Flat()), sites)
+    result = co.run(co.methods.GLM(), co.survival(nn.Linear(3, 1), Flat()), sites)
 
     found = posterior(result)
     assert found.mean.numpy() == pytest.approx(oracle.params_.values, abs=1e-6)
@@ -50,7 +50,7 @@ def test_newton_rounds_equal_statsmodels_for_counts(exposed: bool) -> None:
     exposure = y[:, 1] if exposed else np.ones(len(x))
     oracle = sm.GLM(y[:, 0], sm.add_constant(x), family=sm.families.Poisson(), exposure=exposure).fit(tol=1e-12)
 
-    result = co.run(co.GLM(), co.counts(nn.Linear(3, 1), Flat()), sites)
+    result = co.run(co.methods.GLM(), co.counts(nn.Linear(3, 1), Flat()), sites)
 
     found = posterior(result)
     order = [3, 0, 1, 2]  # the bias comes first in statsmodels
@@ -71,7 +71,7 @@ def test_large_counts_need_no_halving() -> None:
         standardise=False,
     ).split(co.splits.natural(), calibration=0)
 
-    result = co.run(co.GLM(), co.counts(nn.Linear(3, 1), Flat()), sites, rounds=6)
+    result = co.run(co.methods.GLM(), co.counts(nn.Linear(3, 1), Flat()), sites, rounds=6)
 
     assert result.report["diagnostics"]["converged"]
 
@@ -84,10 +84,10 @@ def test_one_round_is_the_product_of_the_sites_posteriors(kind: str) -> None:
         task, sites = co.survival(nn.Linear(3, 1).double()), survival_sites().to(torch.float64)
     alone = []
     for k in range(len(sites)):
-        single = co.run(co.GLM(), task, one_site(sites, k), scored=False)
+        single = co.run(co.methods.GLM(), task, one_site(sites, k), scored=False)
         alone.append(posterior(single))
 
-    result = co.run(co.GaussianProduct(LAPLACE), task, sites, engine="sequential", scored=False)
+    result = co.run(co.methods.GaussianProduct(LAPLACE), task, sites, engine="sequential", scored=False)
 
     expected = multiply(alone, Isotropic().dense(task.like))
     assert isinstance(expected, Dense)
@@ -133,13 +133,16 @@ def test_counts_agree_on_every_engine() -> None:
     task = co.counts(nn.Linear(3, 1))
 
     means = [
-        posterior(co.run(co.GLM(), task, sites, engine=e, scored=False)).mean for e in ("sequential", "vectorised")
+        posterior(co.run(co.methods.GLM(), task, sites, engine=e, scored=False)).mean
+        for e in ("sequential", "vectorised")
     ]
 
     torch.testing.assert_close(*means)
 
 
-@pytest.mark.parametrize("method", [co.FedAvg(co.SGD(epochs=3)), co.FedProx(), co.Mixture(co.SGD(epochs=3))])
+@pytest.mark.parametrize(
+    "method", [co.methods.FedAvg(co.SGD(epochs=3)), co.methods.FedProx(), co.methods.Mixture(co.SGD(epochs=3))]
+)
 def test_networks_learn_counts(method: co.Method) -> None:
     sites = count_sites(exposed=False)
 
@@ -152,9 +155,9 @@ def test_networks_learn_counts(method: co.Method) -> None:
 @pytest.mark.parametrize(
     ("method", "engine", "sentence"),
     [
-        (co.GaussianProduct(), "auto", "compares each row with all others"),
-        (co.FedAvg(), "auto", "use one of gaussian_product, glm"),
-        (co.GLM(), "vectorised", "use sequential"),
+        (co.methods.GaussianProduct(), "auto", "compares each row with all others"),
+        (co.methods.FedAvg(), "auto", "use one of gaussian_product, glm"),
+        (co.methods.GLM(), "vectorised", "use sequential"),
     ],
 )
 def test_what_cannot_learn_times_says_so(method: co.Method, engine: str, sentence: str) -> None:
@@ -164,14 +167,14 @@ def test_what_cannot_learn_times_says_so(method: co.Method, engine: str, sentenc
 
 def test_a_task_of_another_kind_is_refused() -> None:
     with pytest.raises(co.InputError, match=r"co\.survival\(model\)"):
-        co.run(co.GLM(), co.regression(nn.Linear(3, 1)), survival_sites())
+        co.run(co.methods.GLM(), co.regression(nn.Linear(3, 1)), survival_sites())
     with pytest.raises(co.InputError, match="ascend"):
         co.survival(nn.Linear(3, 1), times=(2, 1))
 
 
 def test_a_run_of_times_is_saved_and_predicts_the_same_curves(tmp_path: object) -> None:
     sites = survival_sites()
-    result = co.run(co.GLM(), co.survival(nn.Linear(3, 1)), sites, out=f"{tmp_path}/run")
+    result = co.run(co.methods.GLM(), co.survival(nn.Linear(3, 1)), sites, out=f"{tmp_path}/run")
     x = sites.all_test.x
 
     again = co.load(f"{tmp_path}/run").predict(x)

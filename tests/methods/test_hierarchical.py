@@ -158,7 +158,7 @@ def test_left_out_sites_are_predicted_by_a_run_without_them() -> None:
     assert found["per_site"][2]["metrics"]["nll"] == pytest.approx(nll)
     assert [entry["site"] for entry in found["per_site"]] == list(sites.names)
     with pytest.raises(co.InputError, match="a model for all sites"):
-        leave_one_out(co.LocalOnly(co.SGD(epochs=1)), task, sites)
+        leave_one_out(co.methods.LocalOnly(co.SGD(epochs=1)), task, sites)
 
 
 def test_it_says_what_it_cannot_do() -> None:

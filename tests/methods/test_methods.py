@@ -42,7 +42,7 @@ def at(value: float) -> Point:
 def test_fedavg_takes_the_steps_of_its_box() -> None:
     task, first = quadratic(1.0, rows=2)
     second = quadratic(4.0, rows=6)[1]
-    method = co.FedAvg(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10))
+    method = co.methods.FedAvg(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10))
 
     replies = Sequential([first, second]).gather(method, task, at(0.0), [0, 1], Turn(0, Key(0)))
     state = method.aggregate(task, State(at(0.0)), replies, Server(None, None, Key(0), 2))
@@ -75,7 +75,7 @@ def test_scaffold_takes_the_steps_of_its_box() -> None:
     task, first = quadratic(1.0)
     second = quadratic(3.0)[1]
     rate, rounds = 0.25, 2
-    method = co.Scaffold(co.SGD(rate=rate, momentum=0.0, epochs=2, batch=10), rate=0.5)
+    method = co.methods.Scaffold(co.SGD(rate=rate, momentum=0.0, epochs=2, batch=10), rate=0.5)
     engine, server = Sequential([first, second]), Server(None, None, Key(0), 2)
     state = method.init(task, server)._replace(posterior=at(0.0))
 
@@ -107,7 +107,7 @@ def test_scaffold_finds_the_common_optimum_where_fedavg_drifts() -> None:
     steep = Data.of(torch.full((4, 1), 2.0), torch.full((4,), 6.0))
     engine, server = Sequential([flat, steep]), Server(None, None, Key(0), 2)
     found = {}
-    for method in (co.Scaffold(co.SGD(0.05, 0.0, 10, 10)), co.FedAvg(co.SGD(0.05, 0.0, 10, 10))):
+    for method in (co.methods.Scaffold(co.SGD(0.05, 0.0, 10, 10)), co.methods.FedAvg(co.SGD(0.05, 0.0, 10, 10))):
         state = method.init(task, server)
         engine.memories.clear()
         for t in range(60):
@@ -140,8 +140,8 @@ def test_centralised_is_a_run_on_pooled_rows() -> None:
     task, sites = tiny.classification()
     inference = co.SGD(epochs=2, batch=16)
 
-    central = co.run(co.Centralised(inference), task, sites, seed=3)
-    pooled = co.run(co.FedAvg(inference), task, sites.pooled(), rounds=1, seed=3)
+    central = co.run(co.methods.Centralised(inference), task, sites, seed=3)
+    pooled = co.run(co.methods.FedAvg(inference), task, sites.pooled(), rounds=1, seed=3)
 
     assert central.metrics == pooled.metrics
 
@@ -174,7 +174,7 @@ def test_replies_that_are_not_posteriors_cannot_be_pooled() -> None:
     with pytest.raises(co.InputError, match="evidence needs replies of its own, not those of mixture: run it"):
         sampled.pool(tiny.method("evidence"))
     with pytest.raises(co.InputError, match="are not posteriors"):
-        result.pool(co.Mixture())
+        result.pool(co.methods.Mixture())
 
 
 def test_tempering_never_hurts_the_calibration_rows() -> None:
@@ -228,7 +228,7 @@ def test_scaffolds_control_is_the_gradient_whatever_the_schedule(schedule: objec
     data = Data.of(Key(0).normal((20, 3)).double(), Key(1).normal((20,)).double())
     task = co.regression(torch.nn.Linear(3, 1).double(), noise=1.0, prior=Flat())
     inference = co.SGD(1e-5, momentum=0.0, epochs=4, batch=20, schedule=schedule, decay=decay)  # type: ignore[arg-type]
-    method, start = co.Scaffold(inference), task.init(Key(2))
+    method, start = co.methods.Scaffold(inference), task.init(Key(2))
     zero = tree.zeros_like(start.params)
     client = Client(data, zero, Key(3), progress=torch.tensor(0.7))
 
@@ -239,8 +239,10 @@ def test_scaffolds_control_is_the_gradient_whatever_the_schedule(schedule: objec
     torch.testing.assert_close(tree.ravel(control), gradient, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("method", [co.EPMCMC(co.SGD(epochs=1)), co.EPMCMC(co.Laplace(co.SGD(epochs=1)))])
-def test_what_is_no_sample_is_not_pooled_as_samples(method: co.EPMCMC) -> None:
+@pytest.mark.parametrize(
+    "method", [co.methods.EPMCMC(co.SGD(epochs=1)), co.methods.EPMCMC(co.Laplace(co.SGD(epochs=1)))]
+)
+def test_what_is_no_sample_is_not_pooled_as_samples(method: co.methods.EPMCMC) -> None:
     sites = co.datasets.digits().split(co.splits.iid(), 2)
     with pytest.raises(InputError, match="use a sampler"):
         co.run(method, co.classification(co.models.linear(64, 10)), sites, scored=False)
@@ -249,14 +251,16 @@ def test_what_is_no_sample_is_not_pooled_as_samples(method: co.EPMCMC) -> None:
 def test_fedpa_with_points_is_fedavg() -> None:
     sites = co.datasets.digits().split(co.splits.iid(), 2)
     task, sgd = co.classification(co.models.linear(64, 10)), co.SGD(epochs=1)
-    ours, theirs = (co.run(m, task, sites, scored=False).state.posterior for m in (co.FedPA(sgd), co.FedAvg(sgd)))
+    ours, theirs = (
+        co.run(m, task, sites, scored=False).state.posterior for m in (co.methods.FedPA(sgd), co.methods.FedAvg(sgd))
+    )
     torch.testing.assert_close(tree.ravel(ours.params), tree.ravel(theirs.params), atol=1e-6, rtol=1e-5)
 
 
 def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
     sites = co.datasets.digits().split(co.splits.dirichlet(0.3), 3, calibration=60)
     task = co.classification(co.models.linear(64, 10))
-    result = co.run(co.LocalOnly(co.SGD(epochs=2)), task, sites)
+    result = co.run(co.methods.LocalOnly(co.SGD(epochs=2)), task, sites)
     models = [result.model(site) for site in sites.names]
     labelled, test = sites.calibration, sites.all_test
     assert labelled is not None
@@ -268,7 +272,7 @@ def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
 
 def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:
     sites = co.datasets.digits().split(co.splits.dirichlet(0.3), 3)
-    method = co.Scaffold(co.SGD(momentum=0.0, epochs=1, schedule=lambda p: (1 - p) ** 0.5))
+    method = co.methods.Scaffold(co.SGD(momentum=0.0, epochs=1, schedule=lambda p: (1 - p) ** 0.5))
     task = co.classification(co.models.linear(64, 10))
     engines = ("sequential", "vectorised")
     alone, together = (co.run(method, task, sites, engine=e, rounds=2, scored=False) for e in engines)
@@ -280,15 +284,15 @@ def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:
 def test_fedpa_takes_the_newest_samples_of_all_rounds_together(engine: str) -> None:
     task, sites = tiny.classification()
     sampler = co.CyclicalSGHMC(rate=0.05, epochs=3, cycles=1, samples=2, keep=2, batch=16)
-    method = co.FedPA(sampler, remembered=5)
+    method = co.methods.FedPA(sampler, remembered=5)
     compute = co.Compute(engine, threads=1)
     run = lambda method, rounds: co.run(method, task, sites, rounds=rounds, seed=3, scored=False, engine=compute)
 
-    short, first = run(co.FedPA(sampler), 1), run(method, 1)  # of one round there is nothing older
+    short, first = run(co.methods.FedPA(sampler), 1), run(method, 1)  # of one round there is nothing older
     torch.testing.assert_close(tree.ravel(first.state.posterior.params), tree.ravel(short.state.posterior.params))
     third = run(method, 3)
     assert not torch.allclose(
-        tree.ravel(third.state.posterior.params), tree.ravel(run(co.FedPA(sampler), 3).state.posterior.params)
+        tree.ravel(third.state.posterior.params), tree.ravel(run(co.methods.FedPA(sampler), 3).state.posterior.params)
     )
 
     recent = Recent(torch.zeros(5, 2), torch.zeros((), dtype=torch.int64))
@@ -299,14 +303,14 @@ def test_fedpa_takes_the_newest_samples_of_all_rounds_together(engine: str) -> N
 
 def test_fedpa_refuses_a_memory_below_zero() -> None:
     with pytest.raises(InputError, match="remembered=-1"):
-        co.FedPA(remembered=-1)
+        co.methods.FedPA(remembered=-1)
 
 
 def test_yogi_starts_where_it_is_told() -> None:
     task, _ = quadratic(1.0)
     moved = []
     for start in (None, 0.0):
-        method = co.FedYogi(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), rate=1.0, tau=0.1, start=start)
+        method = co.methods.FedYogi(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), rate=1.0, tau=0.1, start=start)
         state = method.init(task, Server(None, None, Key(0), 1))._replace(posterior=at(0.0))
         reply = Received(0, torch.tensor(4.0), at(1.0))
         moved.append(theta(method.aggregate(task, state, [reply], Server(None, None, Key(0), 1)).posterior))
@@ -330,8 +334,8 @@ def test_ten_passes_of_adam_end_near_where_they_begin_on_few_rows_and_at_the_opt
 def test_beta_is_chosen_as_the_method_says() -> None:
     task, sites = tiny.classification()
     sites = dataclasses.replace(sites, calibration=sites.train[0])
-    result = co.run(co.BetaPredictiveBayes(co.CyclicalSGHMC(epochs=10)), task, sites, seed=1, scored=False)
-    stepped = result.pool(co.BetaPredictiveBayes(fit="adam"), scored=False)
+    result = co.run(co.methods.BetaPredictiveBayes(co.CyclicalSGHMC(epochs=10)), task, sites, seed=1, scored=False)
+    stepped = result.pool(co.methods.BetaPredictiveBayes(fit="adam"), scored=False)
     assert 0.39 < stepped.state.beta < 0.61 and stepped.state.beta != result.state.beta
     with pytest.raises(InputError, match="Known: adam, optimum"):
-        co.BetaPredictiveBayes(fit="newton")
+        co.methods.BetaPredictiveBayes(fit="newton")

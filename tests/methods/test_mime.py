@@ -66,8 +66,8 @@ def by_hand(rounds: int, rate: float, momentum: float, corrected: bool, strength
 @pytest.mark.parametrize("engine", [Sequential, Vectorised, Parallel])
 def test_both_take_the_steps_of_their_boxes(engine: type) -> None:
     descent = Descent(rate=0.05, momentum=0.6)
-    mime = after(co.Mime(descent, epochs=2, batch=10), 6, engine)
-    lite = after(co.MimeLite(descent, epochs=2, batch=10), 3, engine)
+    mime = after(co.methods.Mime(descent, epochs=2, batch=10), 6, engine)
+    lite = after(co.methods.MimeLite(descent, epochs=2, batch=10), 3, engine)
     assert mime == pytest.approx(by_hand(3, 0.05, 0.6, corrected=True), abs=1e-6)
     assert lite == pytest.approx(by_hand(3, 0.05, 0.6, corrected=False), abs=1e-6)
     assert mime != pytest.approx(lite, abs=1e-3)
@@ -76,17 +76,19 @@ def test_both_take_the_steps_of_their_boxes(engine: type) -> None:
 @pytest.mark.parametrize("engine", [Sequential, Vectorised])
 def test_a_tilt_counts_once(engine: type) -> None:
     descent, still = Descent(rate=0.05, momentum=0.6), Descent(rate=0.05, momentum=0.0)
-    mime = after(co.Mime(descent, epochs=2, batch=10), 6, engine, strength=0.5)
-    lite = after(co.MimeLite(descent, epochs=2, batch=10), 3, engine, strength=0.5)
+    mime = after(co.methods.Mime(descent, epochs=2, batch=10), 6, engine, strength=0.5)
+    lite = after(co.methods.MimeLite(descent, epochs=2, batch=10), 3, engine, strength=0.5)
     assert mime == pytest.approx(by_hand(3, 0.05, 0.6, corrected=True, strength=0.5), abs=1e-6)
     assert lite == pytest.approx(by_hand(3, 0.05, 0.6, corrected=False, strength=0.5), abs=1e-6)
     # The minimum of Σ nₖ/n (hₖ(θ − cₖ)² + λθ²)/2: Σ nₖhₖcₖ / Σ nₖ(hₖ + λ) = 72/(26 + 8·0.5).
-    assert after(co.Mime(still, epochs=3, batch=10), 80, engine, strength=0.5) == pytest.approx(72 / 30, abs=1e-4)
+    assert after(co.methods.Mime(still, epochs=3, batch=10), 80, engine, strength=0.5) == pytest.approx(
+        72 / 30, abs=1e-4
+    )
 
 
 def test_mime_with_one_step_is_the_centralised_optimiser() -> None:
     # One local step from θ: ∇fₖ(θ) − ∇fₖ(θ) + c = c at every client: a round is one step of torch's Adam on Σ nₖ/n fₖ.
-    found = after(co.Mime(AdamSteps(rate=0.1), epochs=1, batch=10), 10)
+    found = after(co.methods.Mime(AdamSteps(rate=0.1), epochs=1, batch=10), 10)
     weight = torch.full((1,), 0.5, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([weight], lr=0.1)
     for _ in range(5):
@@ -101,11 +103,11 @@ def test_mime_with_one_step_is_the_centralised_optimiser() -> None:
 def test_mime_stands_still_at_the_common_optimum_where_mimelite_drifts() -> None:
     # Σ nₖ hₖ (θ − cₖ) = 0 at (6·4·3)/(2·1 + 6·4) = 72/26.
     best, still = 72 / 26, Descent(rate=0.05, momentum=0.0)
-    assert after(co.Mime(still, epochs=3, batch=10), 80) == pytest.approx(best, abs=1e-4)
+    assert after(co.methods.Mime(still, epochs=3, batch=10), 80) == pytest.approx(best, abs=1e-4)
     # MimeLite: three steps leave qₖ = (1 − ηhₖ)³ of the way, so it stands still where Σ nₖ (1 − qₖ)(θ − cₖ) = 0.
     first, second = 2 * (1 - 0.95**3), 6 * (1 - 0.8**3)
     drifted = second * 3 / (first + second)
-    assert after(co.MimeLite(still, epochs=3, batch=10), 40) == pytest.approx(drifted, abs=1e-4)
+    assert after(co.methods.MimeLite(still, epochs=3, batch=10), 40) == pytest.approx(drifted, abs=1e-4)
 
 
 def test_the_gradient_over_all_rows_does_not_depend_on_the_pieces() -> None:

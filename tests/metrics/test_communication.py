@@ -27,7 +27,7 @@ def test_a_curve_adds_up_what_was_sent() -> None:
     task, sites = tiny.classification()
     sites = co.datasets.moons(n=160).split(co.splits.iid(), sites=4, validation=0.2, seed=1)
 
-    report = co.run(co.FedAvg(co.SGD(epochs=1)), task, sites, rounds=3).report
+    report = co.run(co.methods.FedAvg(co.SGD(epochs=1)), task, sites, rounds=3).report
     points = curve(report)
 
     # 27 weights to and from four sites a round: 4·27 floats each way.

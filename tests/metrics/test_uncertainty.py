@@ -102,7 +102,7 @@ def test_noise_that_pools_count_as_the_function_is_no_doubt_about_the_weights() 
     network = co.models.mlp(2, hidden=(4,))
     sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
     found = [
-        co.run(co.Mixture(sampler), co.regression(network, noise=0.5, latent=latent), sites, scored=False)
+        co.run(co.methods.Mixture(sampler), co.regression(network, noise=0.5, latent=latent), sites, scored=False)
         for latent in (True, False)
     ]
     apart, within = (

@@ -249,7 +249,7 @@ def test_maps_decide_a_runs_identity() -> None:
     maps = [co.models.features(name, 2) for name in ("relu:16", "relu:16:1", "fourier:16")]
     maps += [freeze(nn.Sequential(nn.Linear(2, 16))) for _ in range(2)]
     tasks = [co.classification(co.models.model("linear", 2, 2, map_)) for map_ in maps]
-    assert len({identity(co.FedAvg(), task, sites, 0, "sequential") for task in tasks}) == 5
+    assert len({identity(co.methods.FedAvg(), task, sites, 0, "sequential") for task in tasks}) == 5
 
 
 def test_rows_that_were_mapped_once_train_the_same_head() -> None:
@@ -257,7 +257,7 @@ def test_rows_that_were_mapped_once_train_the_same_head() -> None:
     conv = co.models.features("conv:64", sites.shape)
     mapped = co.data.map_sites(sites, conv)
     assert mapped.features == 64
-    method = dataclasses.replace(co.FedAvg(), inference=co.SGD(epochs=2))
+    method = dataclasses.replace(co.methods.FedAvg(), inference=co.SGD(epochs=2))
     on_map = co.run(method, co.classification(co.models.model("linear", sites.features, 10, conv)), sites, rounds=2)
     alone = co.run(method, co.classification(co.models.linear(64, 10)), mapped, rounds=2)
     ours = tree.ravel(on_map.state.posterior.params)

@@ -104,7 +104,7 @@ def test_a_federation_has_sets_from_folds_without_rows_set_aside() -> None:
     sites = data.split(co.splits.natural(), calibration=0, test=0.6, seed=0)
     task = co.classification(co.models.linear(sites.features, sites.classes))
 
-    found = co.cross_conformal(co.ExactPooling(), task, sites, 0.9, folds=4)
+    found = co.cross_conformal(co.methods.ExactPooling(), task, sites, 0.9, folds=4)
 
     test = sites.all_test
     sets = found.predict(test.x)
@@ -115,7 +115,7 @@ def test_a_federation_has_sets_from_folds_without_rows_set_aside() -> None:
     assert float(sets.double().sum(1).mean()) < 1.6  # of two classes
     aside = data.split(co.splits.natural(), calibration=0, test=0.6, conformal=0.3)
     with pytest.raises(InputError, match="without conformal="):
-        co.cross_conformal(co.ExactPooling(), task, aside)
+        co.cross_conformal(co.methods.ExactPooling(), task, aside)
 
 
 def test_what_folds_cannot_promise_is_refused() -> None:

@@ -87,7 +87,7 @@ def test_a_model_without_curves_has_no_bounds() -> None:
 def test_a_run_has_lower_bounds_in_its_report_and_its_predictions() -> None:
     sites = events.survival_sites(conformal=0.3)
     task = co.survival(co.models.linear(sites.features, 1))
-    result = co.run(co.GLM(), task, sites, level=0.8)
+    result = co.run(co.methods.GLM(), task, sites, level=0.8)
 
     sets = read_sets(result.report["guarantee"])
     assert sets is not None and sets.is_of_times and sets.overall is not None

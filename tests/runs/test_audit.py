@@ -25,7 +25,7 @@ def canaries(count: int, features: int, classes: int | None, seed: int = 6) -> D
 def test_samples_from_100_rows_refute_a_small_epsilon() -> None:
     """Of 200 canaries about 100 are in; they are all the rows there are."""
     task = co.classification(co.models.mlp(20, 10, (100,)))
-    audited = audit_method(co.Mixture(), task, None, canaries(200, 20, 10), Key(1), delta=1e-3)
+    audited = audit_method(co.methods.Mixture(), task, None, canaries(200, 20, 10), Key(1), delta=1e-3)
     assert 80 <= int(audited.included.sum()) <= 120
     assert audited.attack == "likelihood"
     assert audited.bound.refutes(1.0)
@@ -35,7 +35,7 @@ def test_sums_tell_every_coin() -> None:
     """300 numbers of a Gram matrix are more than 60 coins, so that the coins are the only solution."""
     task = co.classification(co.models.linear(24, 2))
     known = canaries(50, 24, 2, seed=1)
-    audited = audit_method(co.ExactPooling(), task, known, canaries(60, 24, 2), Key(2))
+    audited = audit_method(co.methods.ExactPooling(), task, known, canaries(60, 24, 2), Key(2))
     assert audited.attack == "sums"
     assert torch.equal(audited.scores > 0, audited.included)
     assert audited.bound.epsilon == audited.bound.ceiling
@@ -44,7 +44,7 @@ def test_sums_tell_every_coin() -> None:
 def test_a_reply_that_does_not_look_at_rows_is_refuted_no_more_often_than_the_confidence_allows() -> None:
     """One that always sends the same weights is 0-differentially private."""
 
-    class Blind(co.FedAvg):
+    class Blind(co.methods.FedAvg):
         def local(self, task, message, client):  # type: ignore[no-untyped-def]
             return Reply(message, client.data.size)
 
@@ -95,7 +95,9 @@ def test_the_guesser_of_private_sums_knows_their_noise(monkeypatch: pytest.Monke
     privacy = Privacy(3.0, 1e-4)
     known = canaries(50, 24, 2, seed=1)
 
-    audited = audit_method(co.ExactPooling(privacy=privacy), task, known, canaries(60, 24, 2), Key(2), delta=1e-4)
+    audited = audit_method(
+        co.methods.ExactPooling(privacy=privacy), task, known, canaries(60, 24, 2), Key(2), delta=1e-4
+    )
 
     numbers, noise_var = used[0]
     nothing = Clipped(torch.zeros(numbers, dtype=torch.float64))

@@ -73,7 +73,7 @@ def test_a_class_that_no_training_row_has_is_not_impossible() -> None:
 def test_a_run_below_the_base_rate_is_warned_of_with_what_to_do() -> None:
     sites = rare()
     network = co.models.linear(3, 2)
-    result = co.run(co.Mixture(co.SGD(rate=1e-6, epochs=1)), co.classification(network), sites)
+    result = co.run(co.methods.Mixture(co.SGD(rate=1e-6, epochs=1)), co.classification(network), sites)
     assert result.baselines["base_rate"]["metrics"]["nll"] < result.metrics["nll"] < 0.75  # better than log 2, or close
     report = {**result.report, "baselines": result.baselines, "bounds": {}}
     (warning,) = [text for text in doubts(read_run(report)) if "classes' frequencies" in text]

@@ -153,9 +153,9 @@ def test_a_level_without_rows_is_refused_before_anybody_trains() -> None:
     task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(5,)))
 
     with pytest.raises(co.InputError, match=r"conformal=0\.2"):
-        co.run(co.Mixture(), task, sites, level=0.9)
+        co.run(co.methods.Mixture(), task, sites, level=0.9)
     with pytest.raises(co.InputError, match="not between 0 and 1"):
-        co.run(co.Mixture(), task, sites_with_sets(), level=9)
+        co.run(co.methods.Mixture(), task, sites_with_sets(), level=9)
 
 
 def test_noise_on_counts_enlarges_sets(result: Result) -> None:

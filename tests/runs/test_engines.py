@@ -69,7 +69,7 @@ def test_parts_are_as_equal_as_they_can_be(count: int, most: int) -> None:
 @pytest.mark.parametrize("chunk", [None, 1, 2, 3, 4])
 def test_numbers_do_not_depend_on_groups(chunk: int | None) -> None:
     task, data = problem()
-    method = co.FedAvg(co.SGD(epochs=2, batch=40))
+    method = co.methods.FedAvg(co.SGD(epochs=2, batch=40))
     start = task.init(Key(1))
 
     alone = Sequential(data).gather(method, task, start, range(len(data)), TURN)
@@ -91,7 +91,7 @@ def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_large_group_is_shared_by_the_cores() -> None:
     task, data = problem([20] * 100)
-    engine, method, start = Vectorised(data), co.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
+    engine, method, start = Vectorised(data), co.methods.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
     assert len(engine.groups(task, range(100))) == min(cores(), math.ceil(100 / vectorised.COMPANY))
     assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
 
@@ -110,7 +110,7 @@ class Hungry(co.Method):
         stacked = torch._C._functorch.get_unwrapped(client.key.seed)
         if len(stacked) > self.fits:
             raise torch.OutOfMemoryError("too much")
-        return co.FedAvg(co.SGD(epochs=1)).local(task, message, client)
+        return co.methods.FedAvg(co.SGD(epochs=1)).local(task, message, client)
 
     def aggregate(self, task: co.Task, state: State, replies: Sequence[Received], server: object) -> State:
         return State(co.aggregation.average(co.messages.payloads(replies), co.messages.weights(replies)))
@@ -163,7 +163,7 @@ def test_a_run_that_folds_ends_where_one_that_keeps_does(monkeypatch: pytest.Mon
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
     assert folding.report["ledger"] == kept.report["ledger"]
     with pytest.raises(co.InputError, match="kept no replies"):
-        folding.pool(co.FedAvg())
+        folding.pool(co.methods.FedAvg())
 
 
 @pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if folds(m()) and not averages(m())))
@@ -190,7 +190,7 @@ def test_folded_sums_still_warn_of_rows_that_show(monkeypatch: pytest.MonkeyPatc
     sites = co.Sites(parts, parts, None, None, None, 3, 6, "drawn", "iid", tuple("abcd"))
     task = co.classification(co.models.linear(6, 3))
 
-    result = co.run(co.ExactPooling(), task, sites, scored=False, keep_replies="none")
+    result = co.run(co.methods.ExactPooling(), task, sites, scored=False, keep_replies="none")
 
     told = [sentence for sentence in result.report["warnings"] if "fewer rows than the 7 sums" in sentence]
     assert len(told) == 1 and told[0].startswith("Some sites")
@@ -241,7 +241,7 @@ def test_auto_is_a_rule() -> None:
 
 def test_rows_are_stacked_once_where_everyone_takes_part_in_every_round() -> None:
     task, data = problem()
-    method = co.FedAvg(co.SGD(epochs=2, batch=16))
+    method = co.methods.FedAvg(co.SGD(epochs=2, batch=16))
     engine, reference = Vectorised(data), Sequential(data)
     message = method.broadcast(method.init(task, Server(None, None, Key(0), len(data))))
 
@@ -258,7 +258,7 @@ def test_freed_memory_is_kept_where_the_c_library_can() -> None:
 def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, sites = tiny.classification()
     engine = Vectorised([sites.train[0]] * 4)
-    method = co.FedAvg(co.SGD(epochs=3, batch=10))
+    method = co.methods.FedAvg(co.SGD(epochs=3, batch=10))
     rows = len(sites.train[0].w)
     assert engine.steps(method, task) == 3 * -(-rows // 10)  # one group: epochs times batches
     assert not worthwhile(WORTH - 1)
@@ -281,7 +281,7 @@ def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler (g++ or clang++)")
 def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     task, data = problem([50] * 6)
-    method, start = co.FedAvg(co.SGD(epochs=5, batch=25)), task.init(Key(1))  # ten steps
+    method, start = co.methods.FedAvg(co.SGD(epochs=5, batch=25)), task.init(Key(1))  # ten steps
     compiled = Vectorised(data)
     compiled.compiled = True
 

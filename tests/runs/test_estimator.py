@@ -22,8 +22,8 @@ from consilience.data.dataset import Dataset
 from consilience.errors import Diverged, InputError
 
 QUICK = co.SGD(rate=0.1, epochs=30, batch=16)
-CLASSIFIER = co.FederatedClassifier(co.EvidencePooling(QUICK), hidden=(8,))
-REGRESSOR = co.FederatedRegressor(co.Mixture(co.Adam(rate=0.01, epochs=60, batch=16)), hidden=(8,))
+CLASSIFIER = co.FederatedClassifier(co.methods.EvidencePooling(QUICK), hidden=(8,))
+REGRESSOR = co.FederatedRegressor(co.methods.Mixture(co.Adam(rate=0.01, epochs=60, batch=16)), hidden=(8,))
 
 
 CHECKS = parametrize_with_checks([CLASSIFIER, REGRESSOR]).args
@@ -85,7 +85,7 @@ def test_it_is_the_run_it_says_it_is() -> None:
     data = co.from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0])
     sites = data.split(co.splits.natural(), calibration=0, seed=3)
     task = co.classification(co.models.mlp(2, 3, hidden=(4,)))
-    result = co.run(co.FedAvg(), task, sites, rounds=2, seed=3, scored=False)
+    result = co.run(co.methods.FedAvg(), task, sites, rounds=2, seed=3, scored=False)
 
     assert model.predict_proba(x) == pytest.approx(result.predict(np.float32(x)).probs.numpy(), abs=1e-6)
 
@@ -146,7 +146,9 @@ def test_what_the_server_needs_is_asked_for() -> None:
     x, y, site = shifted()
     with pytest.raises(co.InputError, match="needs labelled rows"):
         co.FederatedClassifier("beta").fit(x, y, groups=site)
-    model = co.FederatedClassifier(co.BetaPredictiveBayes(QUICK), calibration=12, hidden=(4,)).fit(x, y, groups=site)
+    model = co.FederatedClassifier(co.methods.BetaPredictiveBayes(QUICK), calibration=12, hidden=(4,)).fit(
+        x, y, groups=site
+    )
     assert model.result_.report["rows"]["calibration"] == 12
     with pytest.raises(ValueError, match="inconsistent"):
         clone(CLASSIFIER).fit(x, y, groups=site[:-1])
@@ -170,13 +172,13 @@ def test_predictions_that_are_not_finite_are_refused() -> None:
 
 def test_an_estimator_learns_on_features() -> None:
     x, y, site = shifted()
-    method = co.FedAvg(co.SGD(rate=0.1, epochs=5, batch=16))
+    method = co.methods.FedAvg(co.SGD(rate=0.1, epochs=5, batch=16))
     for features in ("fourier:20", nn.Sequential(nn.Linear(2, 20), nn.Tanh())):
         model = clone(co.FederatedClassifier(method, features=features, rounds=3)).fit(x, y, groups=site)
         assert list(model.result_.task.like) == ["1.weight", "1.bias"]
         assert model.result_.task.like["1.weight"].shape == (3, 20)
         assert model.score(x, y) > 0.8
-    adam = co.FedAvg(co.Adam(rate=0.01, epochs=20, batch=16))
+    adam = co.methods.FedAvg(co.Adam(rate=0.01, epochs=20, batch=16))
     regressor = co.FederatedRegressor(adam, features="relu:20", rounds=3).fit(x, x[:, 0], groups=site)
     assert regressor.score(x, x[:, 0]) > 0.8
     own = co.FederatedClassifier(method, features="relu:20", model=co.models.mlp(20, 3, (4,)), rounds=1)
@@ -184,7 +186,7 @@ def test_an_estimator_learns_on_features() -> None:
 
 
 def test_an_estimator_whose_method_needs_fixed_features_gets_them() -> None:
-    class Head(co.FedAvg):
+    class Head(co.methods.FedAvg):
         heads = True
 
     x, y, site = shifted()

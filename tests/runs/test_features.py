@@ -38,7 +38,7 @@ def test_every_method_runs_on_features(name: str, problem: str) -> None:
 def test_a_full_gaussian_of_a_head_is_pooled(body: nn.Module) -> None:
     _, sites = tiny.classification()
     task = co.classification(co.models.model("linear", 2, 2, body))
-    method = co.GaussianProduct(co.Laplace(co.inference.Newton(), dense=True))
+    method = co.methods.GaussianProduct(co.Laplace(co.inference.Newton(), dense=True))
     assert co.run(method, task, sites).metrics["accuracy"] > 0.8
 
 
@@ -133,7 +133,7 @@ def test_a_recipe_without_features_is_written_as_before() -> None:
 
 
 def test_a_method_that_needs_fixed_features_gets_them() -> None:
-    class Head(co.FedAvg):
+    class Head(co.methods.FedAvg):
         heads = True
 
     digits = co.Problem("digits")
@@ -141,5 +141,5 @@ def test_a_method_that_needs_fixed_features_gets_them() -> None:
     assert co.Problem("moons").settle([Head()]).network == "linear on fourier:302"
     assert co.Problem("digits", model="linear").settle([Head()]).network == "linear"
     assert co.Problem("digits", model="mlp", features="relu").settle([Head()]).network == "mlp on relu"
-    assert co.Problem("digits", features="relu").settle([co.FedAvg()]).network == "linear on relu"
-    assert digits.settle([co.FedAvg()]).network == "mlp"
+    assert co.Problem("digits", features="relu").settle([co.methods.FedAvg()]).network == "linear on relu"
+    assert digits.settle([co.methods.FedAvg()]).network == "mlp"

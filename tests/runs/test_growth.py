@@ -41,7 +41,7 @@ def _count_anew() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class CountedMixture(co.Mixture):
+class CountedMixture(co.methods.Mixture):
     """A mixture that counts how often it predicts, and for how many rows."""
 
     def predictive(self, task: Task, state: Any) -> Predictive:
@@ -69,7 +69,7 @@ def test_every_site_is_scored_from_one_prediction_of_all_test_rows() -> None:
         result, sites = run(count)
         report = Scorer(result.method, result.task, sites).evaluate(result.state, result.memories)
         assert dict(WORK) == {"predictions": 2, "rows": len(sites.all_test.x) + PROBES}  # the probes: is it finite?
-        model = co.Mixture.predictive(result.method, result.task, result.state)
+        model = co.methods.Mixture.predictive(result.method, result.task, result.state)
         for entry, test in zip(report["per_site"], sites.test, strict=True):
             assert entry["metrics"] == pytest.approx(scores(*in_units(model(test.x), test, sites)), rel=1e-4)
 

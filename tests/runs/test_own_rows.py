@@ -67,7 +67,7 @@ def unlike_sites() -> tuple[co.Task, Sites]:
 
 def test_own_rows_are_scored_together_each_by_its_sites_model() -> None:
     task, sites = unlike_sites()
-    report = co.run(co.LocalOnly(co.SGD(epochs=20)), task, sites).report
+    report = co.run(co.methods.LocalOnly(co.SGD(epochs=20)), task, sites).report
     rows = [entry["test"] for entry in report["per_site"]]
     mean = sum(n * entry["metrics"]["nll"] for n, entry in zip(rows, report["per_site"], strict=True)) / sum(rows)
     assert report["own_rows"]["metrics"]["nll"] == pytest.approx(mean)
@@ -77,7 +77,7 @@ def test_own_rows_are_scored_together_each_by_its_sites_model() -> None:
 
 def test_a_run_says_what_each_sites_own_model_does_on_its_own_rows() -> None:
     task, sites = unlike_sites()
-    result = co.run(co.Mixture(co.SGD(epochs=20)), task, sites)
+    result = co.run(co.methods.Mixture(co.SGD(epochs=20)), task, sites)
     report = {**result.report, "bounds": result.bounds}
     own = result.bounds["local_only"]["own_rows"]["metrics"]["nll"]
     assert f"on each site's own rows its own model has an NLL of {own:.3f}, this one" in sentence(read_run(report))
@@ -111,7 +111,7 @@ def test_a_comparison_shows_both_scores_and_pairs_own_rows(tmp_path: Path) -> No
 
 def test_pooled_rows_are_scored_site_by_site() -> None:
     task, sites = unlike_sites()
-    result = co.run(co.Mixture(co.SGD(epochs=2)), task, sites)
+    result = co.run(co.methods.Mixture(co.SGD(epochs=2)), task, sites)
     central = result.bounds["centralised"]
     assert [entry["site"] for entry in central["per_site"]] == list(sites.names)
     assert [entry["test"] for entry in central["per_site"]] == [len(test.x) for test in sites.test]
@@ -132,7 +132,7 @@ def test_beyond_a_number_of_sites_some_models_predict_all_rows_and_every_model_i
 ) -> None:
     monkeypatch.setattr(evaluate, "MODELS", 4)
     task, sites = many_sites(12)
-    result = co.run(co.LocalOnly(co.SGD(epochs=1)), task, sites)
+    result = co.run(co.methods.LocalOnly(co.SGD(epochs=1)), task, sites)
     models = [result.model(site) for site in sites.names]
     assert result.report["models"] == 4
     every = [scores(models[k](sites.all_test.x), sites.all_test.y)["nll"] for k in (0, 3, 6, 9)]
@@ -162,7 +162,7 @@ VECTORISED: list[bool] = []
 
 def test_bounds_are_trained_on_the_engine_of_the_run() -> None:
     task, sites = many_sites(12)
-    method = co.FedAvg(Notes(epochs=1))
+    method = co.methods.FedAvg(Notes(epochs=1))
     for engine in ("sequential", "vectorised"):
         result = co.run(method, task, sites, rounds=1, engine=engine, keep_replies="none")
         VECTORISED.clear()
@@ -173,7 +173,7 @@ def test_bounds_are_trained_on_the_engine_of_the_run() -> None:
 def test_sites_with_models_of_their_own_and_a_common_one_are_scored_by_both() -> None:
     """Each site's own model on its own rows is the headline; what a newcomer gets is named, on all rows."""
     task, sites = unlike_sites()
-    result = co.run(co.Hierarchical(), task, sites)
+    result = co.run(co.methods.Hierarchical(), task, sites)
     report = result.report
     models = [result.model(site) for site in sites.names]
     own = evaluate.join([model(test.x) for model, test in zip(models, sites.test, strict=True)])
@@ -201,7 +201,7 @@ def test_validation_rows_are_those_of_each_sites_own_model() -> None:
     y[150:] = 1 - y[150:]
     data = co.from_arrays(x, y, ["a"] * 150 + ["b"] * 150)
     sites = data.split(co.splits.natural(), calibration=0, validation=0.3)
-    result = co.run(co.Hierarchical(), co.classification(co.models.linear(2, 2)), sites)
+    result = co.run(co.methods.Hierarchical(), co.classification(co.models.linear(2, 2)), sites)
     assert result.report["history"][-1]["validation_nll"] < 0.5
 
 

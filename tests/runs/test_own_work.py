@@ -23,7 +23,7 @@ import consilience as co
 
 
 @dataclass(frozen=True)
-class {name}(co.FedAvg):
+class {name}(co.methods.FedAvg):
     """Smith et al. (2020). FedAvg under another name.
 
     1. As FedAvg.

@@ -25,7 +25,7 @@ def problem() -> tuple[co.Task, list[Data]]:
 
 def test_thousands_of_steps_side_by_side_give_the_same_weights() -> None:
     task, data = problem()
-    method = co.FedAvg(co.SGD(rate=0.05, epochs=STEPS, batch=20))
+    method = co.methods.FedAvg(co.SGD(rate=0.05, epochs=STEPS, batch=20))
     before = {k: v.clone() for k, v in task.model.state_dict().items()}
     start = task.init(Key(1))
 
@@ -40,7 +40,7 @@ def test_thousands_of_steps_side_by_side_give_the_same_weights() -> None:
 
 def test_predictions_inside_local_do_not_mix_networks() -> None:
     task, data = problem()
-    method = co.EvidenceLogits(co.CyclicalSGHMC(epochs=4, cycles=1, samples=2, keep=2, batch=20))
+    method = co.methods.EvidenceLogits(co.CyclicalSGHMC(epochs=4, cycles=1, samples=2, keep=2, batch=20))
     from consilience.methods.evidence_logits import Agreed
 
     message = Agreed(task.init(Key(1)), data[0].x)
@@ -55,7 +55,7 @@ def test_a_client_that_diverges_is_named() -> None:
     task, data = problem()
     data[3] = data[3]._replace(x=data[3].x * 1e20)
     with pytest.raises(co.Diverged, match="Site 3, round 1"):
-        Parallel(data, workers=2).gather(co.FedAvg(), task, task.init(Key(1)), range(6), TURN)
+        Parallel(data, workers=2).gather(co.methods.FedAvg(), task, task.init(Key(1)), range(6), TURN)
 
 
 def test_a_crew_does_everything_once_on_one_network_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

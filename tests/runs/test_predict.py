@@ -48,7 +48,7 @@ def test_each_site_alone_has_no_prediction_for_all() -> None:
 def of_two_features() -> co.Result:
     x = Key(0).normal((60, 2)) * 10 + 50
     sites = co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2)
-    return co.run(co.FedAvg(co.SGD(epochs=1)), co.regression(co.models.linear(2)), sites)
+    return co.run(co.methods.FedAvg(co.SGD(epochs=1)), co.regression(co.models.linear(2)), sites)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def of_two_features() -> co.Result:
 def test_rows_the_model_was_not_made_for_are_refused(given: list[list[float]], told: str) -> None:
     x = Key(0).normal((60, 2)) * 10 + 50
     result = co.run(
-        co.FedAvg(co.SGD(epochs=1)),
+        co.methods.FedAvg(co.SGD(epochs=1)),
         co.regression(co.models.linear(2)),
         co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2),
     )
@@ -74,7 +74,7 @@ def test_rows_the_model_was_not_made_for_are_refused(given: list[list[float]], t
 def test_integers_and_doubles_are_predicted_as_the_same_numbers() -> None:
     x = Key(0).normal((60, 2)) * 10 + 50
     result = co.run(
-        co.FedAvg(co.SGD(epochs=1)),
+        co.methods.FedAvg(co.SGD(epochs=1)),
         co.regression(co.models.linear(2)),
         co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2),
     )
@@ -87,7 +87,7 @@ def test_a_temperature_scales_a_variance_and_its_parts_alike() -> None:
     x = Key(0).normal((80, 2))
     sites = co.from_arrays(x, x[:, 0] + Key(1).normal((80,))).split(co.splits.iid(), 2, calibration=20)
     sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
-    result = co.run(co.Mixture(sampler), co.regression(co.models.mlp(2, hidden=(4,)), noise=0.1), sites)
+    result = co.run(co.methods.Mixture(sampler), co.regression(co.models.mlp(2, hidden=(4,)), noise=0.1), sites)
     t = float(result.report["tempered"]["temperature"])
     assert abs(t - 1) > 0.1
     for part, scaled in zip(
@@ -101,9 +101,9 @@ def test_every_round_is_scored_once_the_last_too(rounds: int, monkeypatch: pytes
     """The history and the report of the last round are made from the same predictions of the test rows."""
     task, sites = tiny.classification()
     asked = []
-    predictive = co.FedAvg.predictive
+    predictive = co.methods.FedAvg.predictive
 
-    def counted(self: co.FedAvg, task: co.Task, state: Any) -> Any:
+    def counted(self: co.methods.FedAvg, task: co.Task, state: Any) -> Any:
         model = predictive(self, task, state)
 
         def predict(x: torch.Tensor) -> Any:
@@ -112,7 +112,7 @@ def test_every_round_is_scored_once_the_last_too(rounds: int, monkeypatch: pytes
 
         return predict
 
-    monkeypatch.setattr(co.FedAvg, "predictive", counted)
+    monkeypatch.setattr(co.methods.FedAvg, "predictive", counted)
     result = co.run(tiny.method("fedavg"), task, sites, rounds=rounds)
 
     every = len(sites.all_test.x)

@@ -56,7 +56,7 @@ class Tempered:
         Softmax().check(outputs, y, classes)
 
 
-class Mine(co.FedAvg):
+class Mine(co.methods.FedAvg):
     """A method of somebody's own."""
 
     name = "mine"
@@ -74,7 +74,7 @@ def moons(seed: int = 0) -> co.Sites:
     return co.datasets.load("moons").split(co.splits.iid(), 3, calibration=10, validation=0.2, seed=seed)
 
 
-SHORT = co.FedAvg(co.SGD(epochs=1, batch=200))
+SHORT = co.methods.FedAvg(co.SGD(epochs=1, batch=200))
 LIKELIHOOD = Tempered(2.0)
 PROBLEMS = {
     "words": Problem("moons", sites=3, model="linear", calibration=10),

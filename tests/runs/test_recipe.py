@@ -25,13 +25,13 @@ def test_the_prior_of_every_weight_is_the_one_that_is_asked_for(data: str) -> No
 @pytest.mark.parametrize("var", [0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_variance_is_refused(var: float) -> None:
     with pytest.raises(InputError, match="not a variance"):
-        Problem("digits", prior_var=var).settle([co.GLM()])
+        Problem("digits", prior_var=var).settle([co.methods.GLM()])
 
 
 def test_a_prior_that_nobody_looks_at_is_refused() -> None:
     with pytest.raises(InputError, match="exact weighs a prior of its own"):
-        Problem("digits", prior_var=10.0).settle([co.ExactPooling()])
+        Problem("digits", prior_var=10.0).settle([co.methods.ExactPooling()])
     with pytest.raises(InputError, match="weighs a prior of its own"):
         Recipe("", Problem("digits", prior_var=10.0)).choose()
-    both = Problem("digits", prior_var=10.0).settle([co.ExactPooling(), co.GLM()])
+    both = Problem("digits", prior_var=10.0).settle([co.methods.ExactPooling(), co.methods.GLM()])
     assert both.features is not None and both.prior_var == 10.0

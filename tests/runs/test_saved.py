@@ -92,7 +92,7 @@ def test_a_saved_result_has_its_report_and_can_be_printed(tmp_path: Path) -> Non
 def test_a_bound_that_diverges_is_told_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, sites = tiny.classification()
     result = co.run(tiny.method("mixture"), task, sites)
-    monkeypatch.setattr(co.Centralised, "local", lambda *_: (_ for _ in ()).throw(co.Diverged("Too far.")))
+    monkeypatch.setattr(co.methods.Centralised, "local", lambda *_: (_ for _ in ()).throw(co.Diverged("Too far.")))
 
     page = (result.save(tmp_path / "plain") / "report.html").read_text()
     assert result.bounds  # asked for, and trained

@@ -13,13 +13,13 @@ from consilience import tree
 from consilience.errors import InputError
 
 
-def short(**more: object) -> co.FedAvg:
-    return co.FedAvg(co.SGD(epochs=1, batch=16, momentum=0.0), **more)  # type: ignore[arg-type]
+def short(**more: object) -> co.methods.FedAvg:
+    return co.methods.FedAvg(co.SGD(epochs=1, batch=16, momentum=0.0), **more)  # type: ignore[arg-type]
 
 
 def test_two_rounds_are_one_round_and_another_from_its_end(tmp_path: Path) -> None:
     task, sites = tiny.classification(torch.float64)
-    method = co.FedAvg(co.SGD(rate=0.1, epochs=1, batch=1000, momentum=0.0))  # full batches: no draw differs
+    method = co.methods.FedAvg(co.SGD(rate=0.1, epochs=1, batch=1000, momentum=0.0))  # full batches: no draw differs
 
     whole = co.run(method, task, sites, rounds=2)
     first = co.run(method, task, sites, rounds=1, out=tmp_path / "first")
@@ -31,10 +31,13 @@ def test_two_rounds_are_one_round_and_another_from_its_end(tmp_path: Path) -> No
     assert told["method"] == "fedavg" and told["up_bytes"] == first.report["ledger"]["up_bytes"]
 
 
-@pytest.mark.parametrize("other", [co.FedPA(), co.Scaffold(), co.FedAvgM(), co.Mixture(), co.CoresetFL()])
+@pytest.mark.parametrize(
+    "other",
+    [co.methods.FedPA(), co.methods.Scaffold(), co.methods.FedAvgM(), co.methods.Mixture(), co.methods.CoresetFL()],
+)
 def test_any_method_begins_at_any_posterior(other: co.Method, tmp_path: Path) -> None:
     task, sites = tiny.classification()
-    samples = co.Centralised(tiny.shortened(co.CyclicalSGHMC()))
+    samples = co.methods.Centralised(tiny.shortened(co.CyclicalSGHMC()))
 
     first = co.run(samples, task, sites, rounds=1, out=tmp_path / "samples")
     result = co.run(tiny.shortened(other), task, sites, rounds=1, start=tmp_path / "samples")

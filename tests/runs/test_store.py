@@ -139,7 +139,7 @@ def test_a_run_stopped_while_it_is_scored_keeps_its_warnings_and_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, sites = tiny.classification()
-    method = co.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=0.0))
+    method = co.methods.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=0.0))
     whole = co.run(method, task, sites, engine="sequential")
 
     def stop(*_: object) -> None:

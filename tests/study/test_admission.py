@@ -138,9 +138,9 @@ def test_answers_that_came_differently_are_not_held_against_each_other() -> None
 def test_a_site_refuses_by_the_same_rules_before_anything_leaves(rules: Rules, sentence: str) -> None:
     reply = Reply(Point({"a": torch.zeros(2)}), torch.tensor(42.0))
 
-    may_leave(reply, co.FedAvg(), Rules())
+    may_leave(reply, co.methods.FedAvg(), Rules())
     with pytest.raises(InputError, match=f"The reply of fedavg stays here: {sentence}"):
-        may_leave(reply, co.FedAvg(), rules)
+        may_leave(reply, co.methods.FedAvg(), rules)
 
 
 def test_a_simulation_refuses_what_is_no_gaussian() -> None:

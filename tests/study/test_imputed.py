@@ -55,13 +55,13 @@ def test_a_run_imputes_as_its_inference_would(tables: str) -> None:
     task = co.classification(co.models.linear(sites.features, 2))
     asked = MultipleImputation(laplace, marks="1:2", tables=3)
 
-    found = co.run(co.GaussianProduct(inference=laplace), task, sites, engine="sequential", scored=False)
-    explicit = co.run(co.GaussianProduct(inference=asked), task, by_mean, engine="sequential", scored=False)
+    found = co.run(co.methods.GaussianProduct(inference=laplace), task, sites, engine="sequential", scored=False)
+    explicit = co.run(co.methods.GaussianProduct(inference=asked), task, by_mean, engine="sequential", scored=False)
 
     assert same_numbers(found.state, explicit.state)
     assert "missing" not in {row.level for row in found.effects()}  # marks have no effect
     with pytest.raises(InputError, match="glm sends no Gaussian posterior"):
-        co.run(co.GLM(), task, sites)
+        co.run(co.methods.GLM(), task, sites)
 
 
 @pytest.mark.parametrize("method", sorted(SENDERS))

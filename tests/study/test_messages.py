@@ -192,7 +192,7 @@ def test_a_control_variate_cannot_push_weights_out_of_bounds(tmp_path: Path) -> 
         fit_north(study, tmp_path, one)
 
 
-class Copies(co.FedAvg):
+class Copies(co.methods.FedAvg):
     """A method whose sites send a column of their rows, in another order and scaled, in the place of a weight."""
 
     def local(self, task: co.Task, message: Any, client: Client) -> Reply:

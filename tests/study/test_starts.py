@@ -125,7 +125,7 @@ def read_out(task: co.Task, start: Point, data: Data) -> Tensor:
     Without data, momentum descent on the prior alone multiplies every weight by the same number, which the coordinator
     knows: what remains is the sum of the rows that switched a unit on.
     """
-    method = co.FedAvg(co.SGD(epochs=10, batch=1000))
+    method = co.methods.FedAvg(co.SGD(epochs=10, batch=1000))
     reply = method.local(task, start, Client(data, (), Key(2).tensor)).send.params
     shrunk, velocity = 1.0, 0.0
     for _ in range(10):
@@ -143,7 +143,7 @@ def test_chosen_weights_read_out_a_patient_and_those_of_3000_are_refused() -> No
 
     assert float(read_out(task, start, data).min()) < 0.01  # a patient, to within 1 %
     with pytest.raises(Refused, match=r"a weight of .*, and none is larger than 1e\+03"):
-        check_message(start, Broadcasts(co.FedAvg(), task, data).until(2), task)
+        check_message(start, Broadcasts(co.methods.FedAvg(), task, data).until(2), task)
 
 
 def test_chosen_weights_of_the_usual_size_still_read_out_a_patient() -> None:
@@ -152,6 +152,6 @@ def test_chosen_weights_of_the_usual_size_still_read_out_a_patient() -> None:
     data = patients()
     start = chosen(task, 0.3)
 
-    check_message(start, Broadcasts(co.FedAvg(), task, data).until(2), task)
+    check_message(start, Broadcasts(co.methods.FedAvg(), task, data).until(2), task)
 
     assert float(read_out(task, start, data).min()) < 0.01

@@ -359,7 +359,7 @@ def test_vector_targets_end_to_end() -> None:
     y = torch.stack([first, -first], 1) + 0.3 * torch.randn(200, 2, generator=g)
     parts = [Data.of(x[i : i + 40], y[i : i + 40]) for i in range(0, 160, 40)]
     task = co.regression(co.models.mlp(3, 2, hidden=(8,)), full=True)
-    method = co.BCM(co.CyclicalSGHMC(rate=0.02, epochs=30, cycles=3, samples=4, keep=10, batch=20))
+    method = co.methods.BCM(co.CyclicalSGHMC(rate=0.02, epochs=30, cycles=3, samples=4, keep=10, batch=20))
     server = Server(None, None, Key(0), 4)
     replies = Sequential(parts).gather(method, task, task.init(Key(0)), range(4), Turn(0, Key(1)))
     state = method.aggregate(task, State(task.init(Key(0))), replies, server)
@@ -377,7 +377,7 @@ def test_full_covariances_are_scored_and_their_doubt_adds_up(prior: Isotropic, p
     y = torch.stack([x[:, 0], x[:, 1] - x[:, 0]], 1) + 0.3 * Key(1).normal((120, 2))
     sites = co.from_arrays(x, y).split(co.splits.iid(), 3, calibration=10)
     task = co.regression(co.models.mlp(3, 2, hidden=(8,)), full=True, prior=prior)
-    result = co.run(co.BCM(co.CyclicalSGHMC(epochs=10, cycles=2, samples=3), powers=powers), task, sites)
+    result = co.run(co.methods.BCM(co.CyclicalSGHMC(epochs=10, cycles=2, samples=3), powers=powers), task, sites)
     assert {"nll", "crps", "coverage95"} <= set(result.report["metrics"])
     p = result.model()(sites.all_test.x)
     doubt = uncertainty(result.method, task, result.state, sites.all_test.x, p)
