@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import inspect
 import io
 import sys
@@ -71,6 +72,13 @@ def widths() -> Iterator[tuple[int, str]]:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and "cli" not in file.parts:
                 count = len(node.args.args) + len(node.args.kwonlyargs) + len(node.args.posonlyargs)
                 yield count, f"{name(file)}.{node.name}"
+
+
+def named_getattrs(file: Path) -> int:
+    """How often a file asks for an attribute that may not be there, by a name that is written out."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    asked = [node.args for node in calls if isinstance(node.func, ast.Name) and node.func.id == "getattr"]
+    return sum(len(args) > 1 and isinstance(args[1], ast.Constant) for args in asked)
 
 
 @contextlib.contextmanager
@@ -202,7 +210,7 @@ WALKS = {
 
 def main() -> None:
     """Print the map."""
-    from consilience.method import Method
+    from consilience.method import About, Method, capabilities
 
     rooms = sorted({room(name(file)) for file in FILES if len(file.relative_to(PACKAGE).parts) > 1})
     pairs = [(name(file), module) for file in FILES for module in imported(file)]
@@ -213,9 +221,13 @@ def main() -> None:
         if room(a) != room(b):
             users[room(b)].add(room(a))
     names = Counter(file.name for file in FILES if file.name not in ("__init__.py", "__main__.py"))
-    own = [kind for kind in Method.__mro__ if kind.__module__.startswith("consilience")]
-    hooks = {n for kind in own for n, v in vars(kind).items() if inspect.isroutine(v) and not n.startswith("_")}
-    facts = {n for kind in own for n in vars(kind).get("__annotations__", {})}
+    functions = [n for n, v in vars(Method).items() if inspect.isfunction(v) and not n.startswith("_")]
+    facts = [field.name for field in dataclasses.fields(About)]
+    able = {
+        n: sum(not hook.startswith("_") and callable(v) for hook, v in vars(kind).items())
+        for n, kind in vars(capabilities).items()
+        if inspect.isclass(kind) and kind.__module__ == capabilities.__name__ and not issubclass(kind, tuple)
+    }
     print(f"rooms / files at the root: {len(rooms)} / {len(list(PACKAGE.glob('*.py')))}; {len(FILES)} files in all")
     print(f"imports that stay inside their room: {inside / len(edges):.0%}")
     print(f"longest import chain: {longest_chain() or 'a cycle'}")
@@ -223,7 +235,10 @@ def main() -> None:
     print(
         f"file names that occur in several rooms: {', '.join(sorted(n for n, c in names.items() if c > 1)) or 'none'}"
     )
-    print(f"Method: {len(facts)} class variables, {len(hooks)} functions")
+    print(f"About: {len(facts)} facts ({', '.join(facts)})")
+    print(f"Method: {len(functions)} functions ({', '.join(functions)})")
+    print("capabilities, with their functions: " + ", ".join(f"{n} {count}" for n, count in able.items()))
+    print(f"calls of getattr with a name written out: {sum(map(named_getattrs, FILES))}")
     print("widest public functions: " + ", ".join(f"{n} ({w})" for w, n in sorted(widths(), reverse=True)[:5]))
     for title, follow in WALKS.items():
         shown = io.StringIO()

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.distributions.cox import Cox
-from consilience.distributions.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
+from consilience.distributions.likelihood import GaussianNoise, Heteroscedastic, Likelihood, OfEvents, Softmax
 from consilience.distributions.penalties import Tilt, decay
 from consilience.distributions.poisson import Poisson
 from consilience.distributions.posterior import Point, Posterior, Samples, members
@@ -99,7 +99,9 @@ class Task:
     @property
     def outcome(self) -> str:
         """What targets are that are neither classes nor plain numbers: `counts`, `survival` or nothing."""
-        return str(getattr(self.likelihood, "outcome_kind", ""))
+        if isinstance(self.likelihood, OfEvents):
+            return self.likelihood.outcome_kind
+        return ""
 
     @property
     def has_numbers(self) -> bool:
@@ -109,7 +111,7 @@ class Task:
     @property
     def by_rows(self) -> bool:
         """Whether the likelihood is a product over rows, so that some of them stand for all."""
-        return bool(getattr(self.likelihood, "by_rows", True))
+        return not isinstance(self.likelihood, OfEvents) or self.likelihood.by_rows
 
     @property
     def statistics(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from consilience.biostatistics.heterogeneity import Heterogeneity, combine, reac
 from consilience.biostatistics.likelihoods import layer_of
 from consilience.biostatistics.spreadsheets import inert
 from consilience.biostatistics.terms import INTERCEPT, Design, Term
+from consilience.distributions.likelihood import Linked
 from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
 from consilience.glm.predictions import freedom_of
@@ -389,11 +390,11 @@ def table_of(
     Raises:
         InputError: The model is not linear on the columns, or its outputs have no effects.
     """
-    link = getattr(task.likelihood, "link", "")
-    if not link:
+    if not isinstance(task.likelihood, Linked):
         raise InputError(
             "The effects of a model with two outputs a number are not defined: use one noise for all rows."
         )
+    link = task.likelihood.link
     labels, rows = contrasts_of(task, design, link)
     shift = torch.tensor([_shift(label, design, link) for label in labels], dtype=torch.float64)
     known = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -55,6 +55,34 @@ def layer_of(task: Task) -> Params:
     return {name: task.like[name].double() for name in task.uncertain}
 
 
+@runtime_checkable
+class Fitted(Protocol):
+    """A state that holds a fit to sums."""
+
+    fit: Any
+
+
+@runtime_checkable
+class Compared(Protocol):
+    """A state that holds the sites' own fits, by number."""
+
+    alone: Any
+
+
+@runtime_checkable
+class Spread(Protocol):
+    """A state that says how sites differ."""
+
+    hierarchy: Any
+
+
+def hierarchy_in(state: Any) -> Hierarchy | None:
+    """Find what all sites say of how they differ; None where there is one model for all."""
+    if isinstance(state, Spread) and isinstance(state.hierarchy, Hierarchy):
+        return state.hierarchy
+    return None
+
+
 def gaussian_of(task: Task, state: Any) -> Dense:
     """Find the Gaussian over a linear model's weights in a server's state.
 
@@ -70,13 +98,13 @@ def gaussian_of(task: Task, state: Any) -> Dense:
         InputError: There is none.
     """
     layer = layer_of(task)
-    fit = getattr(state, "fit", None)
+    fit = state.fit if isinstance(state, Fitted) else None
     if isinstance(fit, Spectrum) and isinstance(task.likelihood, GaussianNoise):
         return _from_spectrum(fit, layer)
     if fit is not None and len(fit):
         raise InputError(NO_EFFECTS)
-    hierarchy = getattr(state, "hierarchy", None)
-    if isinstance(hierarchy, Hierarchy):
+    hierarchy = hierarchy_in(state)
+    if hierarchy is not None:
         return as_posterior(task, mean_site(hierarchy), state.log_noise)
     posterior = state.posterior
     if not isinstance(posterior, Dense):
@@ -94,8 +122,8 @@ def newcomer_of(task: Task, state: Any) -> Dense | None:
     Returns:
         The Gaussian, as `gaussian_of` gives that of their mean; None where there is one model for all.
     """
-    hierarchy = getattr(state, "hierarchy", None)
-    if not isinstance(hierarchy, Hierarchy):
+    hierarchy = hierarchy_in(state)
+    if hierarchy is None:
         return None
     return as_posterior(task, newcomer(hierarchy), state.log_noise)
 
@@ -156,7 +184,7 @@ def from_replies(task: Task, state: Any, replies: Sequence[Received]) -> list[Na
     """
     payloads = [reply.payload for reply in replies]
     layer = layer_of(task)
-    alone = dict(getattr(state, "alone", ()))
+    alone = dict(state.alone) if isinstance(state, Compared) else {}
     if replies and all(str(reply.client) in alone for reply in replies):
         return [_from_fit(alone[str(reply.client)], layer) for reply in replies]
     if payloads and all(isinstance(payload, Dense) for payload in payloads):
@@ -179,11 +207,11 @@ def information_of(task: Task, state: Any, pooled: Dense, sites: Sequence[Natura
     Returns:
         The precision of their likelihood [P, P], in as many digits as it is known to; None where it is not known.
     """
-    if isinstance(getattr(state, "hierarchy", None), Hierarchy):
+    if hierarchy_in(state) is not None:
         return _from_factors(task, state)
     if sites:
         return torch.stack([site.precision.double() for site in sites]).sum(0)
-    fit = getattr(state, "fit", None)
+    fit = state.fit if isinstance(state, Fitted) else None
     if isinstance(fit, Spectrum):  # without the λ that stands for the prior
         layer = layer_of(task)
         one = _spectrum_precision(fit, fit.values[0], pack(layer).shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -64,6 +64,41 @@ class Likelihood(Protocol):
         Raises:
             InputError: If the shapes do not fit.
         """
+
+
+@runtime_checkable
+class OfEvents(Protocol):
+    """A likelihood of targets that are neither classes nor plain numbers.
+
+    Attributes:
+        outcome_kind: What they are: `counts` or `survival`.
+        by_rows: Whether it is a product over rows, so that some of them stand for all.
+    """
+
+    outcome_kind: str
+    by_rows: bool
+
+
+@runtime_checkable
+class Linked(Protocol):
+    """A likelihood under which a linear model has effects.
+
+    Attributes:
+        link: What the outputs are: logit, identity, log or hazard.
+    """
+
+    link: str
+
+
+@runtime_checkable
+class Latent(Protocol):
+    """A likelihood that can be asked for the noise alone.
+
+    Attributes:
+        latent: Whether the network's output is uncertain too.
+    """
+
+    latent: bool
 
 
 @dataclass(frozen=True, eq=False)

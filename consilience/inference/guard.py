@@ -48,7 +48,7 @@ def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tenso
     log_var = _log_variances(data)
     loss = torch.stack([_loss(task, like, end, data) for end in ends]).amax(0)  # NaN stays NaN
     trivial = 0.5 * (1 + math.log(2 * math.pi) + log_var).sum()
-    if getattr(task.likelihood, "noise", None) is not None:
+    if isinstance(task.likelihood, GaussianNoise) and task.likelihood.noise is not None:
         trivial = _loss(task, like, torch.zeros_like(start), data)
     exploded = ~(loss <= trivial + ABOVE)
     if bool(tree.below(exploded).any()):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from consilience.data.sites import Data, Sites
 from consilience.distributions.counts import Counts
+from consilience.distributions.likelihood import Latent
 from consilience.distributions.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
 from consilience.distributions.survival import Survival
 from consilience.method import Method, own_models
@@ -300,7 +301,7 @@ def uncertainty(
         drawn = draw_evenly(len(posteriors), most)
         posteriors = tuple(posteriors[k] for k in drawn)
         weights = weights[drawn]
-    if getattr(task.likelihood, "latent", True) is False:  # a member's noise is not uncertainty of the weights
+    if isinstance(task.likelihood, Latent) and not task.likelihood.latent:  # noise of a member is not of the weights
         task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
     split = decompose([task.member_predictions(posterior, inputs) for posterior in posteriors], weights)
     if not isinstance(p, Categorical):

@@ -150,7 +150,9 @@ def describe_times(p: Survival, y: Tensor, task: Task) -> dict[str, Any]:
         The baseline, and predicted and observed risks at the horizon, by the names of run.json.
     """
     grid = p.times[0].double()
-    horizon = getattr(task.likelihood, "horizon", None) or float(grid[len(grid) // 2])
+    horizon = float(grid[len(grid) // 2])
+    if isinstance(task.likelihood, Cox) and task.likelihood.horizon:
+        horizon = task.likelihood.horizon
     at, groups = risk_groups(p, y, horizon)
     bins = [
         {"said": g.predicted, "deviation": 0.0, "seen": g.observed, "rows": g.rows, "interval": list(g.interval)}

@@ -30,6 +30,7 @@ from consilience.runs.effects import Fit, effects_report
 from consilience.runs.engines import Engine, choose_engine, threads_for
 from consilience.runs.engines import engine as named_engine
 from consilience.runs.engines import participation as part
+from consilience.runs.engines.exchange import Prepares
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.round import server_view
 from consilience.runs.engines.soundness import draw_probes
@@ -332,12 +333,11 @@ def _prepare(
     engine: Engine, store: Store | None, compiled: bool | None, method: Method, task: Task, rounds: int
 ) -> bool:
     """Let an engine get ready for what lies ahead; whether it compiles its steps. A resumed run does as before."""
-    prepare = getattr(engine, "prepare", None)
-    if prepare is None:
+    if not isinstance(engine, Prepares):
         return False
     if store is not None and (store.folder / "run.json").exists():
         compiled = store.read_json().get("compiled")
-    return bool(prepare(method, task, rounds, compiled))
+    return engine.prepare(method, task, rounds, compiled)
 
 
 def _first_state(method: Method, task: Task, server: Any, origin: Start | None) -> Tree:

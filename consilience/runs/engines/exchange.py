@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -41,6 +41,14 @@ class Turn(NamedTuple):
     round: int
     key: Key
     progress: float = 0.0
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """An engine that gets ready for what lies ahead."""
+
+    def prepare(self, method: Method, task: Task, rounds: int, compiled: bool | None) -> bool:
+        """Get ready; whether steps are compiled."""
 
 
 class Engine(Protocol):

@@ -16,6 +16,7 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.distributions.payload import nbytes
 from consilience.errors import InputError
+from consilience.inference.capabilities import Batched, Passes
 from consilience.inference.fast.compiled import worthwhile
 from consilience.messages import Client, Received, Reply
 from consilience.method import Method
@@ -118,11 +119,11 @@ class Vectorised:
         Returns:
             The number of steps; 0 if the method's inference does not say.
         """
-        inference = getattr(method, "inference", None)
-        epochs = getattr(inference, "epochs", 0)
-        batch = getattr(inference, "batch", 1)
+        inference = method.inference
+        epochs = inference.epochs if isinstance(inference, Passes) else 0
+        batch = inference.batch if isinstance(inference, Batched) else 1
         longest = [len(self.data[group[0]].w) for group in self.groups(task, self.clients)]
-        return epochs * sum(math.ceil(rows / batch) for rows in longest)
+        return (epochs or 0) * sum(math.ceil(rows / batch) for rows in longest)
 
     def prepare(self, method: Method, task: Task, rounds: int, compiled: bool | None) -> bool:
         """Decide whether steps are compiled.
