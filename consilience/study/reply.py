@@ -14,6 +14,7 @@ from consilience.errors import InputError
 from consilience.key import Stream
 from consilience.messages import Reply
 from consilience.method import Method
+from consilience.method.declared import shows_inputs
 from consilience.methods.claims import privacy_statement
 from consilience.metrics.scores import scores
 from consilience.privacy.disclosure.rows import holds_rows
@@ -56,7 +57,7 @@ def first_message(study: Study) -> Tree:
     """
     agreement = study.agreement
     method = agreement.build_method()
-    if method.shows_inputs:
+    if shows_inputs(method):
         raise InputError(
             f"{agreement.method} begins with a message from the coordinator: give it with message= (--message)."
         )

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from consilience.data.cells import Cells
 from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
+from consilience.method.declared import spends
 from consilience.methods.claims import privacy_statement, steps_of_round
 from consilience.privacy.dp.budget import (
     EVERYBODY,

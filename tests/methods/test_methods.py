@@ -18,7 +18,7 @@ from consilience.errors import InputError
 from consilience.inference.gradient import full_gradient
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server
-from consilience.method import State
+from consilience.method import About, State
 from consilience.methods.beta import choose_beta, step_beta
 from consilience.methods.fedpa import Recent, remember
 from consilience.methods.scaffold import Controlled
@@ -339,3 +339,30 @@ def test_beta_is_chosen_as_the_method_says() -> None:
     assert 0.39 < stepped.state.beta < 0.61 and stepped.state.beta != result.state.beta
     with pytest.raises(InputError, match="Known: adam, optimum"):
         co.methods.BetaPredictiveBayes(fit="newton")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"__annotations__": {"one_shot": "ClassVar[bool]"}, "one_shot": True}, r"about = About\(rounds=ONE_SHOT\)"),
+        ({"sends": "its weights"}, r"about = About\(sends=…\)"),
+        ({"bound": True}, "derive from `Bound`"),
+        ({"at_home": lambda self, task, state, memory: state}, "derive from `Personal`"),
+        ({"averages": property(lambda self: True)}, "derive from `Summable`"),
+    ],
+)
+def test_a_class_of_an_earlier_contract_is_refused_in_one_sentence(body: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        type("Mine", (co.Method,), body)
+    assert str(refused.value).startswith("Mine ") and str(refused.value).count(". ") == 0
+
+
+def test_a_setting_may_have_the_name_of_an_old_class_variable() -> None:
+    kind = type("Mine", (co.Method,), {"__annotations__": {"source": "str"}, "source": "here"})
+    assert kind.source == "here"
+
+
+def test_the_contract_is_six_functions_and_nine_facts() -> None:
+    functions = {name for name, value in vars(co.Method).items() if callable(value) and not name.startswith("_")}
+    assert functions == {"local", "aggregate", "init", "broadcast", "memory", "predictive"}
+    assert len(dataclasses.fields(About)) == 9
