@@ -31,7 +31,7 @@ for words in ("--version", "--help", "run --help", "study pool --help", "methods
             consilience.cli.main()
     loaded[words] = sorted(LATE & set(sys.modules))
 print({words: names for words, names in loaded.items() if names})
-assert {"FedAvg", "data", "run"} <= set(dir(consilience))
+assert {"data", "methods", "run"} <= set(dir(consilience))
 from consilience import InputError
 assert not LATE & set(sys.modules)
 """
