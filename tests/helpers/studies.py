@@ -52,7 +52,7 @@ def leaves_of(made: Agreement) -> tuple[str, ...]:
 def study(folder: Path, names: tuple[str, ...] = NAMES, committed: int = ROWS, **changes: Any) -> Study:
     """Signed by all sites, whose keys lie in the folder, with the rows that each commits to."""
     agreed = agreement(folder, **changes)
-    made = Study(agreed, text=agreement_text(agreed, agreed.build_method().sends))
+    made = Study(agreed, text=agreement_text(agreed, agreed.build_method().about.sends))
     for name in names:
         path = folder / f"{name}.key"
         key = read_key(path) if path.exists() else new_key(path)

@@ -20,6 +20,7 @@ import consilience as co
 from consilience import tree
 from consilience.data.dataset import Dataset
 from consilience.errors import Diverged, InputError
+from consilience.method import OnFeatures
 
 QUICK = co.SGD(rate=0.1, epochs=30, batch=16)
 CLASSIFIER = co.FederatedClassifier(co.methods.EvidencePooling(QUICK), hidden=(8,))
@@ -186,8 +187,8 @@ def test_an_estimator_learns_on_features() -> None:
 
 
 def test_an_estimator_whose_method_needs_fixed_features_gets_them() -> None:
-    class Head(co.methods.FedAvg):
-        heads = True
+    class Head(OnFeatures, co.methods.FedAvg):
+        pass
 
     x, y, site = shifted()
     model = co.FederatedClassifier(Head(co.SGD(rate=0.05, epochs=2)), rounds=1).fit(x, y, groups=site)

@@ -163,7 +163,7 @@ def test_a_changed_study_is_one_sentence_or_works(places: list[Place], trials: i
             found = read(path)
             agreement = found.agreement
             assert agreement.build_task().draws > 0
-            agreement_text(agreement, agreement.build_method().sends)
+            agreement_text(agreement, agreement.build_method().about.sends)
             study_text(found)
             rows, _ = rows_of(agreement, place.folder / "north.csv")
             parts(agreement, 0, rows)

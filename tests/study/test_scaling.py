@@ -112,7 +112,7 @@ def test_honest_sums_scale_and_say_whose_they_are(tmp_path: Path) -> None:
 def test_a_name_that_gave_sums_joins_with_the_key_it_signed_them_with(tmp_path: Path) -> None:
     agreed = drafted(tmp_path)
     _, senders = with_scaling(Study(agreed), sums(agreed, tmp_path))
-    study = Study(agreed, sums=senders, text=agreement_text(agreed, agreed.build_method().sends))
+    study = Study(agreed, sums=senders, text=agreement_text(agreed, agreed.build_method().about.sends))
     path = tmp_path / "sepsis.toml"
     path.write_text(study_text(study))
     assert read(path) == study
