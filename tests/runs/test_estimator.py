@@ -188,7 +188,7 @@ def test_an_estimator_learns_on_features() -> None:
 
 def test_an_estimator_whose_method_needs_fixed_features_gets_them() -> None:
     class Head(OnFeatures, co.methods.FedAvg):
-        pass
+        own_prior = True
 
     x, y, site = shifted()
     model = co.FederatedClassifier(Head(co.SGD(rate=0.05, epochs=2)), rounds=1).fit(x, y, groups=site)
