@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from consilience.biostatistics.terms import MISSING
 from consilience.data.sites import Sites, concatenate
 from consilience.privacy.disclosure.guard import UNLIKE
 
 MOST_CLASSES = 6  # whose rows are named one by one
+FILLED = (
+    "Missing cells of {columns} were filled by the mean and marked: where more than a few are missing, their effects and "
+    "those of columns that go along with them are biased, and not only too narrow. Fill by draws: missing=impute:20."
+)
 
 
 class Fitted(NamedTuple):
@@ -135,8 +140,8 @@ def fitted_of(sites: Sites) -> Fitted | None:
     y = concatenate(parts).y
     events: dict[str, int] = {}
     if sites.classes is not None:
-        names = sites.class_names or tuple(str(c) for c in range(sites.classes))
-        events = dict(zip(names, y.bincount(minlength=sites.classes).tolist(), strict=True))
+        classes = sites.class_names or tuple(str(c) for c in range(sites.classes))
+        events = dict(zip(classes, y.bincount(minlength=sites.classes).tolist(), strict=True))
     elif sites.outcome == "counts":
         events = {"events": round(float(y.reshape(len(y), -1)[:, 0].double().sum()))}
     elif sites.outcome == "survival":
@@ -147,4 +152,10 @@ def fitted_of(sites: Sites) -> Fitted | None:
         "conformal": sum(len(part.y) for part in sites.conformal or ()),
         "calibration": 0 if sites.calibration is None else len(sites.calibration.y),
     }
-    return Fitted(len(y), len(sites.names), events, {role: count for role, count in held_out.items() if count})
+    more: tuple[str, ...] = ()
+    names = sites.feature_names or ()
+    gappy = [name for name in names if f"{name} {MISSING}" in names]
+    if gappy and not sites.imputations:
+        more = (FILLED.format(columns=", ".join(f"'{name}'" for name in gappy)),)
+    known = {role: count for role, count in held_out.items() if count}
+    return Fitted(len(y), len(sites.names), events, known, more=more)

@@ -149,7 +149,8 @@ Categories_ = Annotated[
     typer.Option("--categories", metavar="COLUMN=A,B", help="A column's categories, if known; may be repeated."),
 ]
 Missing_ = Annotated[
-    str | None, typer.Option("--missing", help="Missing cells: refuse; mean, which fills and marks them; or impute:20.")
+    str | None,
+    typer.Option("--missing", help="Missing cells: refuse; mean, which fills, marks and biases effects; or impute:20."),
 ]
 Unknown_ = Annotated[
     list[str] | None, typer.Option("--unknown", help="A text that means missing, as -999; may be repeated.")

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.distributions.posterior import Dense
-from consilience.errors import InputError, SiteWarning
+from consilience.errors import SiteWarning
 from consilience.glm.derivatives import pack
 from consilience.glm.problem import classes_of, layer_of, weight_prior
 from consilience.messages import Received
+from consilience.models.maps import learns_last_layer
 from consilience.task import Task
 
 FEW = 10.0  # rows for each weight of an output, the median of the sites: below that
@@ -44,7 +45,7 @@ def warn_of_strong_effects(task: Task, replies: Sequence[Received], mean: Tensor
         covered: How often 95 % intervals of the method held the truth.
     """
     sizes = [float(reply.size) for reply in replies]
-    if _classes(task) is None or len(sizes) < 2 or min(sizes) <= 0:
+    if not learns_last_layer(task.model) or classes_of(task) is None or len(sizes) < 2 or min(sizes) <= 0:
         return
     layer = layer_of(task)
     weights = {name: leaf.double() for name, leaf in tree.unravel(mean[: _count(task)], layer).items()}
@@ -65,7 +66,7 @@ def warn_of_one_class(task: Task, replies: Sequence[Received]) -> None:
         task: The statistical problem.
         replies: The sites' posteriors; nothing is said of sums of several.
     """
-    if _classes(task) is None or len(replies) < 2:
+    if not learns_last_layer(task.model) or classes_of(task) is None or len(replies) < 2:
         return
     count = _count(task)
     prior = weight_prior(task)
@@ -79,14 +80,6 @@ def warn_of_one_class(task: Task, replies: Sequence[Received]) -> None:
         bend = said.precision.double().diagonal()[places] - known
         if bool((push >= bend).any()) and float(push.max()) > math.sqrt(torch.finfo(said.mean.dtype).eps):
             warnings.warn(SiteWarning(reply.client, ONE_CLASS), stacklevel=3)
-
-
-def _classes(task: Task) -> int | None:
-    """How many classes a linear layer tells apart; None for numbers, and for networks of more layers."""
-    try:
-        return classes_of(task)
-    except InputError:
-        return None
 
 
 def _count(task: Task) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -275,13 +276,22 @@ def last_layer(model: nn.Module) -> nn.Linear:
     Raises:
         InputError: The network learns in other places too.
     """
-    layers = flatten(model)
-    if not isinstance(layers[-1], nn.Linear) or nn.Sequential(*layers[:-1]).state_dict():
+    if not learns_last_layer(model):
         raise InputError(
             "This method learns one linear layer on fixed features, and the model has other weights: use the model "
             "'linear', or name a feature map (`consilience features` lists them)."
         )
-    return layers[-1]
+    return cast(nn.Linear, flatten(model)[-1])
+
+
+def learns_last_layer(model: nn.Module) -> bool:
+    """Tell whether a network's only weights are those of its last linear layer.
+
+    Args:
+        model: A network.
+    """
+    layers = flatten(model)
+    return isinstance(layers[-1], nn.Linear) and not nn.Sequential(*layers[:-1]).state_dict()
 
 
 def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:

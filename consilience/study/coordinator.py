@@ -40,6 +40,7 @@ from consilience.study.protocol.columns import features, inspect
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import describe_promise
 from consilience.study.protocol.rehearsal import probe_rows, server_of
+from consilience.study.spread import spread_warnings
 from consilience.study.statistics import Statistics, judge
 from consilience.study.told import fitted_of, read_told
 from consilience.study.validation.rules import check_release, gate_of
@@ -250,7 +251,9 @@ def finish(study: Study, key: Ed25519PrivateKey, ended: Ended, accept_difference
     remarks = influence_warnings(agreement, ended.shares, ended.unknown)
     told = [read_told(agreement, ended.about.get(name, {})) for name in names]
     fitted = fitted_of(agreement, facts.rows, told, len(facts.sites))
-    warnings = [*left_out(ended.refused), *ended.losses, *accepted, *remarks, *fitted.merges()]
+    spreads = {name: said.spread for name, said in zip(names, told, strict=True)}
+    noise = spread_warnings(agreement, spreads, ended.rows)
+    warnings = [*left_out(ended.refused), *ended.losses, *accepted, *remarks, *noise, *fitted.merges()]
     report = account(study, facts, ended.rows, ended.replies, ended.ledger, warnings, ended.shares)
     effects = pooled_effects(agreement, ended.state, names, [*ended.replies.values()], fitted)
     if effects is not None:

@@ -213,7 +213,7 @@ class Fit(File):
                 memory: (seal(kept, header, site.key), "Stays here"),
             },
             repeated,
-            {**tell_rows(agreement, training.data.y, training.merged), "message": self.asked},
+            {**tell_rows(agreement, training.data, training.merged), "message": self.asked},
             training,
         )
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from consilience.biostatistics.fitted import Fitted
+from consilience.data.sites import Data
 from consilience.methods.claims import privacy_statement
 from consilience.privacy.disclosure.guard import MISSING, UNLIKE
 from consilience.privacy.disclosure.small_cells import withhold
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.spread import spread_of
 
 MASKED = "Replies were summed under masks, so that it is not known which rare values sites merged."
 
@@ -24,10 +25,12 @@ class Said(NamedTuple):
             were left out.
         events: Rows of each class, those without and with an event, or how many events were counted; None where they
             are withheld.
+        spread: The variance that its own fit leaves; None where it does not say.
     """
 
     merged: Mapping[str, tuple[str, ...]]
     events: tuple[int | None, ...] = ()
+    spread: float | None = None
 
 
 def tells(agreement: Agreement) -> bool:
@@ -41,12 +44,12 @@ def tells(agreement: Agreement) -> bool:
     return agreement.privacy is None and privacy_statement(agreement.build_method()) is None
 
 
-def tell_rows(agreement: Agreement, y: Tensor, merged: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def tell_rows(agreement: Agreement, data: Data, merged: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Write what goes with a reply.
 
     Args:
         agreement: The study's agreement.
-        y: The outcomes of the rows behind it.
+        data: The rows behind it.
         merged: The values that were merged or left out, by column.
 
     Returns:
@@ -54,6 +57,7 @@ def tell_rows(agreement: Agreement, y: Tensor, merged: Mapping[str, Sequence[str
     """
     if not tells(agreement):
         return {}
+    y = data.y
     counts: list[int] = []
     target = agreement.target
     if target.classes:
@@ -68,7 +72,11 @@ def tell_rows(agreement: Agreement, y: Tensor, merged: Mapping[str, Sequence[str
         else:
             counts = [round(float(counted.sum()))]
     named = {column: list(values) for column, values in merged.items()}
-    return {"merged": named, "events": withhold(counts, agreement.smallest)}
+    told: dict[str, Any] = {"merged": named, "events": withhold(counts, agreement.smallest)}
+    spread = spread_of(agreement, data)
+    if spread is not None:
+        told["spread"] = spread
+    return told
 
 
 def read_told(agreement: Agreement, about: Mapping[str, Any]) -> Said:
@@ -89,12 +97,15 @@ def read_told(agreement: Agreement, about: Mapping[str, Any]) -> Said:
             own = said.get(column)
             if isinstance(own, list):
                 merged[column] = tuple(value for value in own if isinstance(value, str) and value in values)
+    spread = about.get("spread")
+    if not tells(agreement) or not isinstance(spread, float) or not 0 < spread < math.inf:
+        spread = None
     events = about.get("events")
     wanted = len(agreement.target.classes) or 2 * bool(agreement.target.event) or int(agreement.target.counts_events)
     if not tells(agreement) or not isinstance(events, list) or len(events) != wanted:
-        return Said({column: values for column, values in merged.items() if values})
+        return Said({column: values for column, values in merged.items() if values}, (), spread)
     counts = [count if type(count) is int and count >= 0 else None for count in events]
-    return Said({column: values for column, values in merged.items() if values}, tuple(counts))
+    return Said({column: values for column, values in merged.items() if values}, tuple(counts), spread)
 
 
 def fitted_of(agreement: Agreement, rows: int, told: Sequence[Said], sites: int) -> Fitted:

@@ -16,6 +16,7 @@ from tiny import Invoke
 
 import consilience as co
 from consilience.data.dataset import Dataset
+from consilience.data.sites import Data
 from consilience.data.splits.labels import dirichlet, iid, natural
 from consilience.data.splits.split import Split
 from consilience.disk.data_folder import VARIABLE
@@ -155,7 +156,7 @@ def test_a_study_of_counts_says_how_many_events_it_was_fitted_on(tmp_path: Path)
     events = sum(int(row["visits"]) for site in study.sites for row in make_rows(site.number))
     assert table["notes"][0] == f"Fitted on 240 rows at 3 sites, {events} events."
     few = torch.tensor([[40.0, 1.0]] * 4 + [[0.0, 1.0]] * 60)
-    assert tell_rows(study.agreement, few, {})["events"] == []
+    assert tell_rows(study.agreement, Data.of(torch.zeros(64, 2), few), {})["events"] == []
 
 
 def test_a_study_of_effects_fits_every_row() -> None:
@@ -176,3 +177,20 @@ def test_no_test_rows_where_a_data_set_comes_with_some(tmp_path: Path, invoke: I
     code, _, error = invoke("run", "glm", *words)
     assert code == 0, error
     assert json.loads((tmp_path / "r" / "run.json").read_text())["rows"]["test"] == 0
+
+
+@pytest.mark.parametrize("missing", ["mean", "impute:5"])
+def test_a_table_says_that_cells_filled_by_the_mean_bias_it(tmp_path: Path, missing: str) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(3):
+        dose, age = rng.normal(size=(2, 60))
+        ill = rng.random(60) < 1 / (1 + np.exp(-dose - age))
+        cells = np.where(rng.random(60) < 0.3, "", np.char.mod("%.3f", dose))
+        lines = [f"{d},{a:.3f},{'yes' if y else 'no'}" for d, a, y in zip(cells, age, ill, strict=True)]
+        (tmp_path / f"site{k}.csv").write_text("\n".join(["dose,age,ill", *lines]) + "\n")
+    sites = co.from_csv(tmp_path / "site*.csv", target="ill", missing=missing)
+    method = co.GaussianProduct(inference=Laplace(Newton(), dense=True))
+    task = co.classification(co.models.linear(sites.features, sites.classes))
+    said = [note for note in co.run(method, task, sites).effects().notes if "biased" in note]
+    assert len(said) == (missing == "mean")
+    assert all(note.startswith("Missing cells of 'dose' were filled by the mean") for note in said)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import pytest
+import studies
 import torch
+from event_studies import COUNTS, make_rows, make_study, play
 
 from consilience.data.sites import Data, Sites
 from consilience.distributions.counts import Counts
@@ -11,6 +18,10 @@ from consilience.distributions.predictive import Normal
 from consilience.metrics.dispersion import describe_dispersion
 from consilience.report.schema.run_findings import read_run
 from consilience.report.schema.warnings import doubts
+from consilience.serialisation.signature import read_key
+from consilience.study.coordinator import pool
+from consilience.study.protocol.target import Target
+from consilience.study.spread import _rounded
 
 DOUBLE = torch.float64
 
@@ -52,3 +63,55 @@ def test_a_site_with_twice_the_noise_is_named() -> None:
     assert found["loudest_site"][1] == pytest.approx(4.0, rel=0.3)
     assert any("at site s1" in line for line in doubts(read_run({"diagnostics": found})))
     assert describe_dispersion(p, torch.cat([quiet, quiet]), sites_of(quiet, quiet)) == {}
+
+
+def noisy(folder: Path, target: Target, method: str, change: Callable[[int, dict[str, str]], None]) -> list[str]:
+    """What the report of a study warns of, whose sites' rows are changed."""
+    study = make_study(folder, target, method, rounds=1, settings=(), roles="content", test=0.0)
+    for site in study.sites:
+        rows = make_rows(site.number)
+        for row in rows:
+            change(site.number, row)
+        studies.table(folder / f"{site.name}.csv", rows)
+    play(study, folder)
+    replies = [folder / f"{site.name}.reply" for site in study.sites]
+    return pool(study, replies, read_key(folder / "server.key")).account["warnings"]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_study_warns_of_counts_that_vary_more_than_a_poisson(tmp_path: Path, over: bool) -> None:
+    """Gamma rates of mean 3 and deviation 3: a variance of 3 + 9, four times the mean."""
+    draw = random.Random(4)
+
+    def change(site: int, row: dict[str, str]) -> None:
+        rate = draw.gammavariate(1, 3) if over else 3.0
+        row["visits"], row["years"] = str(int(np.random.default_rng(draw.getrandbits(32)).poisson(rate))), "1"
+
+    said = [line for line in noisy(tmp_path, COUNTS, "glm", change) if "over-dispersed" in line]
+    assert len(said) == over
+    if over:
+        ratio = float(said[0].partition("variance that is ")[2].split()[0])
+        assert ratio == pytest.approx(4, rel=0.4)  # of 240 rows, of which the standard error is 0.7
+
+
+@pytest.mark.parametrize("loud", [False, True])
+def test_a_study_names_the_site_whose_noise_is_another_one(tmp_path: Path, loud: bool) -> None:
+    """Noise of 10, 10 and 20: at the last the variance is twice what it is on average."""
+    draw = random.Random(5)
+
+    def change(site: int, row: dict[str, str]) -> None:
+        row["sugar"] = f"{100 + 0.2 * float(row['age']) + (1 + (loud and site == 2)) * 10 * draw.gauss(0, 1):.3f}"
+
+    target = Target("sugar", unit="mg", range=(-200.0, 400.0), centre=100.0, spread=15.0)
+    said = [line for line in noisy(tmp_path, target, "exact", change) if "noise of sites differs" in line]
+    assert len(said) == loud
+    if loud:
+        assert "at site west squared errors are " in said[0]
+        assert float(said[0].partition("errors are ")[2].split()[0]) == pytest.approx(2, rel=0.2)
+
+
+def test_a_number_about_one_row_stays_at_its_site() -> None:
+    squares = torch.ones(100)
+    assert _rounded(squares, 97) == 1.03
+    squares[3] = 150.0
+    assert _rounded(squares, 97) is None

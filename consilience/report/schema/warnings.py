@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from consilience.report.schema.prediction_sets import vacuous
 from consilience.report.schema.run_findings import RunReport
-from consilience.report.schema.wording import BOUNDS, FEW_ROWS, beaten_by_base_rate, count, number, percent
+from consilience.report.schema.wording import (
+    BOUNDS,
+    FEW_ROWS,
+    beaten_by_base_rate,
+    count,
+    number,
+    over_dispersed,
+    percent,
+    unequal_noise,
+)
 
 OFF = 0.1  # a mean confidence this far from the accuracy is worth a warning
 FEW_IN_BINS = 50  # predictions, below which their mean confidence says little
@@ -122,16 +131,10 @@ def _dispersion(run: RunReport) -> Iterator[str]:
     """Outcomes that vary more than the model allows, at all sites or at one."""
     ratio = run.diagnostics.get("dispersion")
     if ratio is not None:
-        yield (
-            f"Counts are over-dispersed: squared errors of test rows are {number(ratio)} times what a Poisson allows. "
-            f"Standard errors and intervals should be about {number(math.sqrt(ratio))} times as wide."
-        )
+        yield over_dispersed(ratio, "squared errors of test rows are")
     if "loudest_site" in run.diagnostics:
         name, ratio = run.diagnostics["loudest_site"]
-        yield (
-            f"The noise of sites differs, and the model has one for all: at site {name} squared errors are "
-            f"{number(ratio)} times what it expects, so that its intervals there are too narrow."
-        )
+        yield unequal_noise(name, ratio)
 
 
 def _few_events(run: RunReport) -> Iterator[str]:

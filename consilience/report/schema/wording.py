@@ -116,6 +116,32 @@ def baseline_name(key: str, is_regression: bool) -> str:
     return BASELINES[key][is_regression]
 
 
+def over_dispersed(ratio: float, measure: str) -> str:
+    """Warn of counts that vary more than a Poisson allows.
+
+    Args:
+        ratio: How many times as much.
+        measure: What that was seen from, with its verb.
+    """
+    return (
+        f"Counts are over-dispersed: {measure} {number(ratio)} times what a Poisson allows. "
+        f"Standard errors and intervals should be about {number(math.sqrt(ratio))} times as wide."
+    )
+
+
+def unequal_noise(site: str, ratio: float) -> str:
+    """Warn of a site whose noise is another one than the model's.
+
+    Args:
+        site: Its name.
+        ratio: Its squared errors over what the model expects.
+    """
+    return (
+        f"The noise of sites differs, and the model has one for all: at site {site} squared errors are "
+        f"{number(ratio)} times what it expects, so that its intervals there are too narrow."
+    )
+
+
 def beaten_by_base_rate(scores: Mapping[str, float | None], base: Mapping[str, float | None]) -> str:
     """Compare scores with those of the base rate, or of the overall mean for numbers.
 

@@ -129,7 +129,7 @@ def site_of(
         method=agreement.build_method(),
         task=agreement.build_task(),
         data=training.data,
-        said=tell_rows(agreement, training.data.y, training.merged),
+        said=tell_rows(agreement, training.data, training.merged),
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
         rules=rules_of(agreement, member.rows),
