@@ -52,6 +52,10 @@ WORDS: dict[str, Any] = {  # what stands in JSON for fields that may be objects,
     **dict.fromkeys(("split", "task", "features", "data_dir"), str | None),
     **dict.fromkeys(("data", "model", "reading"), str),
 }
+FRAMES = (
+    "A {} is no name, files or data set: pass Problem(sites=lambda seed: co.from_frame(frame, target, seed=seed)), or "
+    "Problem(co.from_arrays(frame, target))."
+)
 NO_ROWS = 'Say which rows there are: a data set\'s name or files, as Problem("moons"), or Problem(sites=my_sites).'
 
 
@@ -160,6 +164,8 @@ class Problem:
         if isinstance(self.data, Path):
             changes["data"] = str(self.data)
         elif self.data is not None and not isinstance(self.data, str | Dataset):
+            if not isinstance(self.data, Sequence):
+                raise InputError(FRAMES.format(type(self.data).__name__))
             changes["data"] = ",".join(str(path) for path in self.data)
         if isinstance(self.reading, Reading):
             changes["reading"] = self.reading.to_text()

@@ -161,6 +161,7 @@ def test_a_method_by_its_name_is_as_usual_on_the_problem() -> None:
     ("make", "sentence"),
     [
         (Problem, "Say which rows there are"),
+        (lambda: Problem(torch.zeros(3, 2), target="y"), "A Tensor is no name, files or data set"),
         (lambda: Problem("moons", sites=moons()), "data would change nothing"),
         (lambda: Problem(sites=moons(), test=0.3, calibration=5), "test and calibration would change nothing"),
         (lambda: Problem("moons", task=linear_task, model="mlp"), "model would change nothing"),

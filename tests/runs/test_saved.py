@@ -256,5 +256,5 @@ def test_every_known_layer_comes_back() -> None:
 
 
 def test_a_stored_recipe_of_0_sites_means_as_many_as_usual() -> None:
-    assert Recipe.from_json({"data": "sine", "sites": 0}).sites is None
-    assert Recipe.from_json({"data": "sine", "sites": 3}).sites == 3
+    assert Recipe.from_json({"data": "sine", "sites": 0}).problem.sites is None
+    assert Recipe.from_json({"data": "sine", "sites": 3}).problem.sites == 3
