@@ -23,7 +23,6 @@ class SiteWarning(UserWarning):
     """What should be known of one site's work.
 
     Args:
-        client: The site's number.
         sentence: What is to be known, without the site.
     """
 

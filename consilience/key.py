@@ -96,9 +96,6 @@ class Key(NamedTuple):
 
         Args:
             vector: Gives shape (as seen by one client), type and device.
-
-        Returns:
-            Standard normals.
         """
         return _draw(_normal, _normal_operator, self, vector.shape, vector)
 
@@ -108,9 +105,6 @@ class Key(NamedTuple):
         Args:
             shape: Of what is drawn.
             like: Gives type and device; float32 on the CPU without it.
-
-        Returns:
-            Standard normals.
         """
         return _draw(_normal, _normal_operator, self, shape, like)
 
@@ -118,7 +112,6 @@ class Key(NamedTuple):
         """Draw uniforms on [0, 1); the first m of n are the same for every n, so clients may be padded.
 
         Args:
-            n: How many.
             like: Gives type and device; float32 on the CPU without it.
 
         Returns:
@@ -128,9 +121,6 @@ class Key(NamedTuple):
 
     def permutation(self, n: int) -> Tensor:
         """Draw an order of n things.
-
-        Args:
-            n: How many.
 
         Returns:
             The numbers 0 … n − 1 in a random order [n].

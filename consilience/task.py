@@ -234,9 +234,6 @@ class Task:
         Args:
             point: Where the batch's gradient is replaced.
             gradient: What replaces it: the gradient over all rows there, tilts included.
-
-        Returns:
-            A task with this anchor.
         """
         return dataclasses.replace(self, anchor=Anchor(tree.ravel(point), tree.ravel(gradient)))
 
@@ -261,11 +258,7 @@ class Task:
         return self.outputs(self.like, x[:1]).shape[-1]
 
     def with_prior(self, prior: Prior) -> Task:
-        """Return a task with another prior.
-
-        Args:
-            prior: The new one.
-        """
+        """Return a task with another prior."""
         return dataclasses.replace(self, prior=prior)
 
     def predictive(self, posterior: Posterior) -> Predictive:
@@ -307,9 +300,6 @@ class Task:
         Args:
             posterior: What is known about the weights.
             x: Inputs [N, …].
-
-        Returns:
-            A distribution for each member.
         """
 
         @torch.no_grad()
@@ -394,9 +384,6 @@ def classification(model: nn.Module, prior: Prior | None = None) -> Task:
     Args:
         model: A network whose outputs are one logit a class; it is copied.
         prior: Over the weights; N(0, I) without one.
-
-    Returns:
-        The task.
     """
     return Task(control(model), Softmax(), prior or Isotropic())
 
@@ -420,9 +407,6 @@ def regression(
         latent: Pools combine the latent function and add the noise once; False pools predictions of y, noise
             included, as the papers do.
         full: Keep the covariances between the outputs of a vector target.
-
-    Returns:
-        The task.
     """
     likelihood: Likelihood = GaussianNoise(noise, latent, full)
     if heteroscedastic:
@@ -437,9 +421,6 @@ def counts(model: nn.Module, prior: Prior | None = None) -> Task:
         model: A network whose one output is the logarithm of the expected count, of one unit of exposure where rows
             have an exposure; it is copied.
         prior: Over the weights; N(0, I) without one.
-
-    Returns:
-        The task.
     """
     return Task(control(model), Poisson(), prior or Isotropic())
 
@@ -456,9 +437,6 @@ def survival(
         times: The grid on which survival curves are given, in the unit of the rows' times; from the training rows of
             the simulation without one.
         horizon: The time at which predicted and observed risks are compared; the middle of the grid without one.
-
-    Returns:
-        The task.
 
     Raises:
         InputError: The grid does not ascend from above 0, or the horizon is not above 0.
@@ -491,10 +469,6 @@ def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
 def label_counts(data: Data, classes: int) -> Tensor:
     """Count the rows of each class; padding counts nothing.
 
-    Args:
-        data: Labelled rows.
-        classes: How many classes there are.
-
     Returns:
         Counts [C].
     """
@@ -518,7 +492,6 @@ def grad(f: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:
 
     Args:
         f: A scalar function of a vector.
-        vector: Where.
 
     Returns:
         ∇f, of the vector's shape.

@@ -16,14 +16,7 @@ Params: TypeAlias = dict[str, Tensor]
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """List a tree's tensors, depth first.
-
-    Args:
-        tree: Any tree.
-
-    Returns:
-        Its leaves.
-    """
+    """List a tree's tensors, depth first."""
     return pytree.tree_leaves(tree)
 
 
@@ -44,7 +37,6 @@ def add(a: Tree, b: Tree) -> Tree:
     """Add two trees, leaf by leaf.
 
     Args:
-        a: A tree.
         b: A tree of the same structure.
 
     Returns:
@@ -57,7 +49,6 @@ def sub(a: Tree, b: Tree) -> Tree:
     """Subtract two trees, leaf by leaf.
 
     Args:
-        a: A tree.
         b: A tree of the same structure.
 
     Returns:
@@ -70,11 +61,7 @@ def scale(tree: Tree, factor: float | Tensor) -> Tree:
     """Multiply every leaf by one factor.
 
     Args:
-        tree: Any tree.
         factor: A number or a scalar tensor.
-
-    Returns:
-        factor · tree.
     """
     return map(lambda leaf: leaf * factor, tree)
 
@@ -149,9 +136,6 @@ def mean(trees: Sequence[Tree], weights: Tensor) -> Tree:
 def all_finite(tree: Tree) -> bool:
     """Say whether a tree holds finite numbers only.
 
-    Args:
-        tree: Any tree.
-
     Returns:
         True if no leaf holds an infinity or NaN.
     """
@@ -174,7 +158,6 @@ def ravel(params: Params, batch_dims: int = 0) -> Tensor:
     """Lay all leaves into one vector, in the order of their names in the dict.
 
     Args:
-        params: Weights by name.
         batch_dims: How many leading dimensions of every leaf stay.
 
     Returns:

@@ -33,7 +33,6 @@ def consensus(sites: Sequence[Tensor], gaussians: Sequence[Dense]) -> Tensor:
 
     Args:
         sites: Draws of each [S, d]; as many as the shortest has are used.
-        gaussians: Their precisions.
     """
     count = min(map(len, sites))
     total = sum((site[:count] @ g.precision for site, g in zip(sites, gaussians, strict=True)), torch.zeros(()))

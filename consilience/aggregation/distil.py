@@ -42,11 +42,6 @@ Start: TypeAlias = Callable[[Task, Sequence[Posterior], Key], Point]
 def at_random(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     """Start from fresh weights.
 
-    Args:
-        task: The student's task.
-        posteriors: The clients' posteriors.
-        key: The randomness.
-
     Returns:
         Where the student starts.
     """
@@ -55,11 +50,6 @@ def at_random(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
 
 def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     """Start from the last sample of the client with the lowest number; from fresh weights where clients send none.
-
-    Args:
-        task: The student's task.
-        posteriors: The clients' posteriors.
-        key: The randomness.
 
     Returns:
         Where the student starts.
@@ -71,11 +61,6 @@ def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
 
 def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     """Start from the mean of the clients' centres; from fresh weights where clients send none.
-
-    Args:
-        task: The student's task.
-        posteriors: The clients' posteriors.
-        key: The randomness.
 
     Returns:
         Where the student starts.
@@ -173,9 +158,6 @@ class Distil:
     def student_task(self, task: Task) -> Task:
         """Make the task that a student is trained for and predicts with.
 
-        Args:
-            task: The clients' task.
-
         Returns:
             The student's task, whose targets are the teacher's distributions.
 
@@ -200,9 +182,6 @@ class Distil:
     def keeps_shape(self, task: Task) -> bool:
         """Say whether the student could be a client's model.
 
-        Args:
-            task: The clients' task.
-
         Returns:
             False where the student has outputs that the clients' networks lack.
         """
@@ -214,11 +193,9 @@ class Distil:
         """Fit the student to the teacher.
 
         Args:
-            task: The clients' task.
             teacher: What the student is to predict.
             posteriors: The clients' posteriors, from which it may start.
             inputs: The server's unlabelled rows.
-            key: The randomness.
 
         Returns:
             The student's weights.
@@ -246,10 +223,6 @@ class Distil:
     def predictive(self, task: Task, student: Posterior) -> Predictive:
         """Predict with the student; its variance is that of an observation, so nothing is left to add.
 
-        Args:
-            task: The clients' task.
-            student: The student's weights.
-
         Returns:
             A function from inputs to their predictive distribution.
         """
@@ -261,9 +234,7 @@ def distil_pool(distil: Distil | None, task: Task, state: S, teacher: Predictive
 
     Args:
         distil: How the student is trained; None leaves the state as it is.
-        task: The clients' task.
         state: The method's state, with `posterior` and `posteriors`.
-        teacher: The method's predictions.
         server: What the server sees.
 
     Returns:

@@ -30,9 +30,7 @@ class ModelDistribution(Protocol):
         """Fit the distribution and draw from it.
 
         Args:
-            points: The clients' models.
             weights: Their weights nₖ/n [K].
-            key: The randomness.
             n: How many models are drawn.
 
         Returns:
@@ -114,10 +112,7 @@ class Ensemble:
         """Gather the members.
 
         Args:
-            points: The clients' models.
             weights: Their weights nₖ/n [K].
-            centre: Their average.
-            key: The randomness.
 
         Returns:
             The members, stacked; the average alone where one client's model is all there is.
@@ -156,7 +151,6 @@ class Ensembled(NamedTuple):
 
         Args:
             inner: The state of the method inside.
-            members: The ensemble.
 
         Returns:
             The state, with the inner method's posterior for its own.
@@ -167,7 +161,6 @@ class Ensembled(NamedTuple):
         """Take the student for the model.
 
         Args:
-            student: Its weights.
             goes_back: Whether it has the clients' shape, so that the next round starts from it.
 
         Returns:
@@ -200,8 +193,6 @@ def dirichlet_shares(alpha: float, weights: Tensor, key: Key, n: int) -> Tensor:
     Args:
         alpha: The concentration of the Dirichlet distribution.
         weights: The clients' weights nₖ/n [K].
-        key: The randomness.
-        n: How many draws.
 
     Returns:
         γₖ nₖ / Σᵢ γᵢ nᵢ with γ ~ Dirichlet(α, …, α): n rows on the simplex [n, K].

@@ -60,7 +60,6 @@ def solver(r: Tensor, penalty: float) -> Tensor:
 
     Args:
         r: The strengths [K, C].
-        penalty: λ.
 
     Returns:
         The map [C, K, C].
@@ -136,7 +135,6 @@ def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fi
     Args:
         z: The sites' scores [K, N, C].
         r: The strengths [K, C].
-        penalty: λ.
         solve: What `solver` gives for these strengths; made here without it.
 
     Returns:
@@ -215,9 +213,7 @@ def restricted_log_likelihood(found: Fit, r: Tensor, penalty: float) -> Tensor:
     log|V| = K log(1 + 1/λ) + const, and XᵀV⁻¹X is the matrix of the fit.
 
     Args:
-        found: The fit with this λ.
         r: The strengths [K, C].
-        penalty: λ.
 
     Returns:
         Log-likelihoods [N], up to a constant that no λ changes.
@@ -242,7 +238,6 @@ def diagnosis(z: Tensor, counts: Tensor, exponent: float, penalty: float = 1.0) 
         z: The sites' scores [K, N, C].
         counts: Each site's rows of each class [K, C].
         exponent: How strongly numbers count.
-        penalty: λ.
 
     Returns:
         Contradictions, residuals and offsets, in all and by site, for the report.

@@ -91,8 +91,6 @@ def resample(logs: Tensor, count: int, key: Key) -> Tensor:
 
     Args:
         logs: Logarithms of weights that sum to 1 [S].
-        count: How many rows.
-        key: The randomness.
 
     Returns:
         Row numbers in a random order [count].

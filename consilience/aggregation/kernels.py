@@ -21,11 +21,9 @@ def multiply_kernels(clients: Sequence[Samples], prior: Gaussian, draws: int, sw
     Gibbs asks the clients in turn for another sample; a draw comes from the Gaussian of the last choice.
 
     Args:
-        clients: The samples of each client.
         prior: p(θ).
         draws: How many, each at the end of a chain of its own.
         sweeps: How often a chain asks every client for another sample.
-        key: The randomness.
 
     Returns:
         The draws, [draws, d].
@@ -65,7 +63,6 @@ def multiply_semiparametric(
         pooled: The product of these Gaussians.
         draws: How many, each at the end of a chain of its own.
         sweeps: How often a chain asks every site for another draw.
-        key: The randomness.
 
     Returns:
         The draws, [draws, d].

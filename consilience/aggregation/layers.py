@@ -42,7 +42,6 @@ def merge_by_inputs(points: Sequence[Point], moments: Sequence[Layers], weights:
     """Merge each layer so that it does on every client's inputs what that client's own layer does (RegMean).
 
     Args:
-        points: The clients' weights.
         moments: The second moments of their layers' inputs, Gₖ.
         weights: By which what is not a layer's matrix is averaged [K].
         keep: How much of the moments off the diagonal is kept, from 0 to 1.
@@ -119,8 +118,6 @@ def solve(apply: Callable[[Tensor], Tensor], right: Tensor, diagonal: Tensor) ->
     """Solve a positive system by conjugate gradients from 0, preconditioned by its diagonal.
 
     Args:
-        apply: The linear map.
-        right: The right-hand side.
         diagonal: The map's diagonal, of the shape of the unknown.
 
     Returns:

@@ -102,13 +102,6 @@ def population(key: Key, size: int) -> Rule:
 
     Of a client's draws only their mean and their sum of squares matter, which are a normal and an independent
     χ²; those two are drawn, so the population has the paper's distribution at a fraction of its cost.
-
-    Args:
-        key: The randomness.
-        size: N.
-
-    Returns:
-        The rule.
     """
     generator = key.generator()
 
@@ -165,9 +158,6 @@ class Released:
 def clamp(posterior: Posterior) -> Posterior:
     """Clamp variances as the released program does when it predicts: none is smaller than e⁻⁸.
 
-    Args:
-        posterior: Any kind.
-
     Returns:
         A Gaussian with clamped variances; anything else as it is.
     """
@@ -188,7 +178,6 @@ def merge(gaussians: Sequence[Gaussian], weights: Tensor, rule: Rule, sites: Seq
     Slices of weights are merged one after another, so that little more memory is needed than the clients' own.
 
     Args:
-        gaussians: One a client.
         weights: One number a client [K]; normalised here.
         rule: How means and variances are merged.
         sites: The clients' numbers, for errors; 0, 1, … without them.
@@ -297,8 +286,5 @@ def spread(gaussian: Gaussian) -> float:
 
     Args:
         gaussian: A Gaussian; points have no spread.
-
-    Returns:
-        The norm.
     """
     return math.sqrt(sum(float(v.double().sum()) for v in gaussian.var.values()))

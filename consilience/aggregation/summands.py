@@ -278,9 +278,6 @@ def of_natural(value: tuple[Natural, Any]) -> Gaussian | Dense:
 
     Args:
         value: Natural parameters, and the weights that are points.
-
-    Returns:
-        The Gaussian.
     """
     (linear, precision), points = value
     if isinstance(precision, Tensor):
@@ -292,9 +289,6 @@ def of_natural(value: tuple[Natural, Any]) -> Gaussian | Dense:
 def with_log_variances(posterior: Gaussian) -> Gaussian:
     """Put the logarithms of variances in their place.
 
-    Args:
-        posterior: A Gaussian.
-
     Returns:
         Means and log-variances.
     """
@@ -302,26 +296,12 @@ def with_log_variances(posterior: Gaussian) -> Gaussian:
 
 
 def of_log_variances(value: Gaussian) -> Gaussian:
-    """Undo `with_log_variances`.
-
-    Args:
-        value: Means and log-variances.
-
-    Returns:
-        The Gaussian.
-    """
+    """Undo `with_log_variances`."""
     return Gaussian(value.mean, {name: v.exp() for name, v in value.var.items()})
 
 
 def with_squares(posterior: Gaussian) -> Gaussian:
-    """Put mean squares in the place of variances.
-
-    Args:
-        posterior: A Gaussian.
-
-    Returns:
-        Means and mean squares.
-    """
+    """Put mean squares in the place of variances."""
     return Gaussian(posterior.mean, {name: v + posterior.mean[name] ** 2 for name, v in posterior.var.items()})
 
 

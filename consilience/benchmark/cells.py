@@ -121,9 +121,6 @@ class Cell:
         Args:
             value: The JSON; keys that are missing have their defaults.
 
-        Returns:
-            The cell.
-
         Raises:
             InputError: A value is of another type.
         """
@@ -195,7 +192,6 @@ class Described:
         """Describe a problem.
 
         Args:
-            task: The network.
             sites: Everybody's rows, by role.
 
         Returns:
@@ -224,9 +220,6 @@ class Described:
     def from_json(value: Mapping[str, Any]) -> Described:
         """Read what `to_json` wrote.
 
-        Args:
-            value: The JSON.
-
         Returns:
             The problem.
 
@@ -243,9 +236,6 @@ class Described:
 
 def count_rows(sites: Sites) -> dict[str, int]:
     """Count the rows of every role.
-
-    Args:
-        sites: Everybody's rows.
 
     Returns:
         Role → number of rows.
@@ -264,7 +254,6 @@ def claim(store: Store, file: str, value: Json, what: str, begun: str) -> None:
     """Write down what a folder is for.
 
     Args:
-        store: The folder.
         file: Where to write it.
         value: What the folder is for, as JSON.
         what: The same in a word, for people.

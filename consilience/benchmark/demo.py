@@ -28,9 +28,6 @@ KEYS = (
 def demo(seed: int = 0) -> Json:
     """Run every row on the same split, start, passes over the data and server rows, some on fixed features.
 
-    Args:
-        seed: What all random numbers come from.
-
     Returns:
         What compare.json holds.
 
@@ -56,8 +53,6 @@ def comparison(cells: Sequence[Cell], sites: Sites, seed: int, seconds: float) -
 
     Args:
         cells: The rows on the one split and seed.
-        sites: Everybody's rows.
-        seed: The seed.
         seconds: How long it took.
 
     Returns:
@@ -86,11 +81,7 @@ def sentence(cells: Sequence[Cell], test_rows: int) -> str:
     """Say what the table says, whichever way it comes out.
 
     Args:
-        cells: The rows.
         test_rows: How many rows they are scored on.
-
-    Returns:
-        The sentence.
     """
     federated = [cell for cell in cells if cell.needs != "bound"]
     ranked = [(cell.name, cell.metrics or {}) for cell in federated]

@@ -20,12 +20,7 @@ from consilience.runs.store import Store
 
 @locking("folder")
 def write_comparison(comparison: Comparison, folder: str | Path) -> None:
-    """Write compare.json, compare.csv, curves.csv, compare.md and report.html.
-
-    Args:
-        comparison: What was found.
-        folder: Where to write.
-    """
+    """Write compare.json, compare.csv, curves.csv, compare.md and report.html."""
     store = Store(folder)
     value = comparison.to_json()
     store.write_checked("compare.json", value)
@@ -37,9 +32,6 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> None:
 
 def csv_text(comparison: Comparison) -> str:
     """Write every value in long form.
-
-    Args:
-        comparison: What was found.
 
     Returns:
         A line for every split, row, score and seed, plain and tempered.
@@ -88,9 +80,6 @@ class _Column(NamedTuple):
 
 def markdown(comparison: Comparison) -> str:
     """Write the tables as Markdown.
-
-    Args:
-        comparison: What was found.
 
     Returns:
         A table a split, rows by what the server needs.

@@ -82,14 +82,10 @@ def cross_conformal(
         task: The problem, of classes or numbers; or the network, its likelihood and its prior.
         sites: Everybody's rows, none of them set aside, where `task` is no `Problem`.
         level: 1 − α. The promise is about 1 − 2α; see `CrossGuarantee`.
-        folds: How many.
         score: As in `conformal`, but for `quantile`.
         grid: How many edges scores are counted on.
         seed: What folds and runs are drawn from.
         engine: Where the runs' clients run; as in `run`.
-
-    Returns:
-        The sets.
 
     Raises:
         InputError: Rows are set aside, there are too few, or the score has no such sets.
@@ -131,7 +127,6 @@ def assign_folds(sizes: Sequence[int], folds: int, seed: int) -> list[Tensor]:
 
     Args:
         sizes: How many rows each site has.
-        folds: How many folds.
         seed: What they are drawn from.
 
     Returns:

@@ -37,7 +37,6 @@ def draw_points(grids: Sequence[Grid], budget: int, seed: int) -> list[Point]:
     """Draw points at random and without replacement.
 
     Args:
-        grids: The grids.
         budget: How many points at most.
         seed: What the draw comes from.
 
@@ -61,9 +60,6 @@ def read_grid(source: str) -> list[Grid]:
     Args:
         source: A JSON file {"field.path": [values]}, or a list of such.
 
-    Returns:
-        The grids.
-
     Raises:
         InputError: There is no such file, or it holds something else.
     """
@@ -80,11 +76,7 @@ def check_grids(value: Any, source: str) -> list[Grid]:
     """Check that a value is a grid or a list of grids.
 
     Args:
-        value: The value.
         source: Where it comes from, for people.
-
-    Returns:
-        The grids.
 
     Raises:
         InputError: It is something else.
@@ -107,11 +99,7 @@ def papers(method: Method, sites: Sites) -> list[Grid]:
     Temperature is in our units: the papers' T with noise of variance 2εαT/N is T·n_k/N here, so T/K on average.
 
     Args:
-        method: The method.
         sites: The sites; regression has finer grids.
-
-    Returns:
-        The grids.
     """
     regression = sites.classes is None
     axes = {path: values for path, values in _axes(regression).items() if has(method, path)}

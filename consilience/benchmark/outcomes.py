@@ -70,10 +70,8 @@ def outcomes(
     The numbers are those of separate runs: shared replies go through the same loop, in place of training.
 
     Args:
-        rows: The rows.
         task: The network, its likelihood and its prior.
         sites: Everybody's rows, by role.
-        seed: What all random numbers come from.
         engine: Where the sites' work runs.
         participation: Who replies in a round, for every row that is not a bound.
         device: Where sites and server compute.

@@ -17,8 +17,6 @@ def pair(rows: Sequence[RowSummary], reference: str, overlap: float = 0.0) -> li
     Holm's correction is over the rows of a table, for each score; bounds are no competitors and have no test.
 
     Args:
-        rows: The table's rows.
-        reference: The reference's word.
         overlap: Test rows / training rows, where every seed splits the same table anew; see `metrics.paired`.
 
     Returns:

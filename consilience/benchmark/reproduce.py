@@ -65,9 +65,6 @@ class Experiment:
 def folder() -> Path:
     """Find where the experiments lie: in the working folder, beside the package in a clone, or inside it.
 
-    Returns:
-        The folder.
-
     Raises:
         InputError: There is none.
     """
@@ -89,9 +86,6 @@ def load(name: str) -> Experiment:
     Args:
         name: As `paper/name`.
 
-    Returns:
-        The experiment.
-
     Raises:
         InputError: There is none of that name.
     """
@@ -106,9 +100,6 @@ def module(name: str) -> ModuleType:
 
     Args:
         name: As `paper/name`.
-
-    Returns:
-        The module.
     """
     path = folder() / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"experiments_{name.replace('/', '_')}", path)
@@ -133,7 +124,6 @@ def reproduce(
 
     Args:
         name: The experiment, as `paper/name`.
-        seeds: The seeds.
         scale: How much of it; all if None.
         out: Where every trial is kept as soon as it ends.
         data_dir: Where data sets are kept.
@@ -179,7 +169,6 @@ def run_plan(
     """Run what is missing of a plan, one trial after another on one thread; the files are those of `reproduce`.
 
     Args:
-        experiment: The experiment.
         plan: Columns and their seeds, what decides most first.
         out: Where the trials are kept.
         data_dir: Where data sets are kept.
@@ -222,7 +211,6 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
 
     Args:
         name: The experiment, as `paper/name`.
-        experiment: The experiment.
         seeds: The seeds; those that have not run are left out.
         scale: How much of it was run.
         out: Where the trials are.
@@ -328,10 +316,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def results_table(results: Json, digits: int) -> RenderableType:
     """Print ours beside theirs.
-
-    Args:
-        results: What results.json holds.
-        digits: Decimals to print.
 
     Returns:
         A table for the terminal.

@@ -59,9 +59,6 @@ class Scores:
     def value(self, key: str) -> float | None:
         """Return a score's mean.
 
-        Args:
-            key: The score's name.
-
         Returns:
             The mean; None where it is missing or not finite.
         """
@@ -211,7 +208,6 @@ def summarise_row(r: Row, cells: Mapping[int, Cell], overlap: float = 0.0) -> Ro
     """Summarise one row over its seeds; a mean that would leave out a failed seed is not taken.
 
     Args:
-        r: The row.
         cells: Its cells by seed, at least one.
         overlap: Test rows / training rows, where every seed splits the same table anew.
 

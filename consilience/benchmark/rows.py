@@ -93,9 +93,6 @@ def row(word: str, tuned: Settings | None = None, common: Settings | None = None
         common: Settings for all rows, which count where the method has the field.
         rounds: The rounds of methods that have many.
 
-    Returns:
-        The row.
-
     Raises:
         InputError: A method or setting is unknown.
     """
@@ -117,7 +114,6 @@ def method_row(method: Method, rounds: int | None = None) -> Row:
     """Build a row from a method object, which keeps its settings whatever is set for other rows.
 
     Args:
-        method: The method.
         rounds: The rounds of methods that have many; what is usual for it if None.
 
     Returns:
@@ -135,9 +131,6 @@ def method_row(method: Method, rounds: int | None = None) -> Row:
 
 def changed_settings(method: Method) -> dict[str, str]:
     """List the settings of a method that differ from its defaults.
-
-    Args:
-        method: The method.
 
     Returns:
         The values as texts by path, whole objects before their fields.
@@ -210,7 +203,6 @@ def has(method: Method, path: str) -> bool:
 
     Args:
         method: The method with its settings.
-        path: The setting's path.
 
     Returns:
         Whether it can be set.

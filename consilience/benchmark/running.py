@@ -128,12 +128,6 @@ def compare(
 def the_problem(problem: Any) -> Problem:
     """Refuse what is not a problem.
 
-    Args:
-        problem: What somebody passed.
-
-    Returns:
-        The problem.
-
     Raises:
         InputError: It is something else; the sentence says how to make one.
     """
@@ -169,9 +163,6 @@ def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     Args:
         seeds: One, several, or a text such as `0-9`.
 
-    Returns:
-        The seeds.
-
     Raises:
         InputError: There is none, one twice, or a text that is not a list of seeds.
     """
@@ -193,14 +184,10 @@ def compare_plan(
     """Run what is not yet in a folder.
 
     Args:
-        plan: What to run.
         folder: Where every cell is kept as soon as it exists.
         reference: The row that the others are paired with; the first that is not a bound if None.
         on_row: Called with the comparison so far after every row; with several workers, after every seed.
         workers: How many seeds run at a time, each in a process of its own.
-
-    Returns:
-        The comparison.
 
     Raises:
         InputError: The plan cannot work, or the folder holds something else.

@@ -105,12 +105,6 @@ class Search:
     def row(self, point: Mapping[str, Any]) -> Row:
         """Set the method to one point of the grid.
 
-        Args:
-            point: Path → value.
-
-        Returns:
-            The row.
-
         Raises:
             InputError: The method has no such field.
         """
@@ -127,9 +121,6 @@ class Search:
 
     def settings(self, point: Mapping[str, Any]) -> Json:
         """List all settings that make the method at one point, as settings.json holds them.
-
-        Args:
-            point: Path → value.
 
         Returns:
             Path → value, with `rounds` for methods that have many.
@@ -149,9 +140,6 @@ class Search:
         Args:
             sites: The sites, which the papers' grids depend on.
 
-        Returns:
-            The grids.
-
         Raises:
             InputError: A file does not exist or holds something else.
         """
@@ -164,9 +152,6 @@ class Search:
 
 def on_validation(sites: Sites) -> Sites:
     """Put the validation rows in the place of the test rows, which are gone.
-
-    Args:
-        sites: The sites.
 
     Returns:
         The same sites, scored on their validation rows.
@@ -287,10 +272,8 @@ def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str, device: 
     """Run one row and score it.
 
     Args:
-        r: The row.
         task: The network, its likelihood and its prior.
         sites: The sites, scored on their validation rows.
-        seed: What all random numbers come from.
         engine: Where the sites' work runs.
         device: Where sites and server compute.
 
@@ -308,10 +291,6 @@ def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str, device: 
 
 def rank(trials: Sequence[Trial], score: str) -> list[Trial]:
     """Sort trials, best first and failed ones last; equals stay in the order they were tried.
-
-    Args:
-        trials: The trials.
-        score: What decides.
 
     Returns:
         The trials in their new order.
@@ -332,9 +311,7 @@ def write_settings(search: Search, trials: Sequence[Trial], folder: str | Path) 
     Other methods tuned into the same folder keep their place.
 
     Args:
-        search: What was tuned.
         trials: The trials, best first.
-        folder: Where to write.
 
     Returns:
         What settings.json holds: method → path → value.

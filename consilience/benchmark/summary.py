@@ -226,9 +226,6 @@ class Comparison:
 def plain_text(table: RenderableType) -> str:
     """Write a terminal's table as text.
 
-    Args:
-        table: The table.
-
     Returns:
         Lines of at most 120 columns, without colours.
     """
@@ -244,7 +241,6 @@ def title(rows: Sequence[Row], data: str) -> str:
 
     Args:
         rows: All rows; bounds are left out if there are others.
-        data: The data's name.
 
     Returns:
         The methods where they fit into a title, else how many there are, and the data.
@@ -332,8 +328,6 @@ def sentence(rows: Sequence[RowSummary], seeds: int, test_rows: int) -> str:
     """Say what a table says, whichever way it comes out.
 
     Args:
-        rows: The table's rows.
-        seeds: How many seeds.
         test_rows: How many rows a seed is scored on.
 
     Returns:

@@ -62,7 +62,6 @@ def mean_with_interval(values: Cell, score: str, overlap: float, form: str, rows
 
     Args:
         values: A row's scores by seed.
-        score: Which of them.
         overlap: Test rows / training rows, where every seed splits the same table anew (see `difference`).
         form: How numbers are written, as in '.3f'.
         rows: How many test rows there are, for an accuracy's interval over rows.
@@ -91,9 +90,7 @@ def paired_difference(values: Cell, reference: Cell, overlap: float, score: str 
 
     Args:
         values: The row's scores by seed.
-        reference: The reference's.
         overlap: As for `mean_with_interval`.
-        score: Which score.
 
     Returns:
         The mean, from three seeds on with its 95 % interval; empty for the reference itself.
@@ -115,10 +112,6 @@ def markdown_table(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str
 
     Args:
         heading: The names of the columns.
-        body: The lines.
-
-    Returns:
-        Markdown.
     """
     rule = ["---"] + ["---:"] * (len(heading) - 1)
     return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *body))
@@ -128,7 +121,6 @@ def replace_between(page: Path, begin: str, inside: str, end: str) -> None:
     """Renew what stands between two marks of a page.
 
     Args:
-        page: The file.
         begin: The mark before it.
         inside: What should stand there.
         end: The mark after it.

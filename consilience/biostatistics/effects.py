@@ -262,9 +262,6 @@ class Effects:
     def sites_frame(self) -> Any:
         """Make a data frame of the sites' own estimates.
 
-        Returns:
-            The frame.
-
         Raises:
             InputError: pandas is not installed.
         """
@@ -328,9 +325,6 @@ def from_json(value: Mapping[str, Any]) -> Effects:
 
     Args:
         value: What `Effects.to_json` returned.
-
-    Returns:
-        The table.
     """
     by_site: dict[str, tuple[Estimate, ...]] = {str(site): () for site in value.get("compared", ())}
     for line in value["sites"]:
@@ -374,18 +368,13 @@ def table_of(
     """Make the table of a linear model.
 
     Args:
-        task: The statistical problem.
         design: What its features and outputs are.
         pooled: The Gaussian over its weights, as `likelihoods.gaussian_of` finds it.
         sites: The sites' likelihoods by their names.
-        level: Of all intervals.
         newcomer: The Gaussian over a new site's weights, where a model of how sites differ has one.
         fitted: The rows it was fitted on.
         information: The precision of all rows' likelihood, without the prior [P, P]: an effect of which it says nothing
             is not estimable. None where it is not known.
-
-    Returns:
-        The table.
 
     Raises:
         InputError: The model is not linear on the columns, or its outputs have no effects.
@@ -508,7 +497,6 @@ def site_estimates(labels: Sequence[Label], rows: Tensor, shift: Tensor, likelih
         labels: What the effects are of.
         rows: The effects as combinations of the weights [E, P].
         shift: What is added to them [E].
-        likelihood: The site's likelihood.
 
     Returns:
         Those effects that the site's rows determine.

@@ -50,7 +50,6 @@ def is_firm(rows: Tensor, pooled: Dense, prior: Dense) -> Tensor:
     Args:
         rows: The effects as combinations of the weights [E, P].
         pooled: The Gaussian of all sites together; a learned log-noise comes last.
-        prior: The prior.
 
     Returns:
         The answers [E].

@@ -11,8 +11,9 @@ from consilience.privacy.disclosure.guard import UNLIKE
 
 MOST_CLASSES = 6  # whose rows are named one by one
 FILLED = (
-    "Missing cells of {columns} were filled by the mean and marked: where more than a few are missing, their effects and "
-    "those of columns that go along with them are biased, and not only too narrow. Fill by draws: missing=impute:20."
+    "Missing cells of {columns} were filled by the mean and marked: where more than a few are missing, their effects "
+    "and those of columns that go along with them are biased, and not only too narrow. Fill by "
+    "draws: missing=impute:20."
 )
 
 

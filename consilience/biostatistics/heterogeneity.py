@@ -57,8 +57,6 @@ def combine(estimates: Sequence[float], errors: Sequence[float], level: float = 
     """Compare the sites' estimates of one effect.
 
     Args:
-        estimates: One a site.
-        errors: Their standard errors.
         level: Of the interval for a newcomer.
 
     Returns:
@@ -92,8 +90,6 @@ def reach(error: float, level: float, freedom: float | None = None) -> float:
     """Find half the width of an interval.
 
     Args:
-        error: The standard error.
-        level: The interval's level.
         freedom: Degrees of freedom of Student's t, where the error is estimated with them; None: a normal interval.
 
     Returns:

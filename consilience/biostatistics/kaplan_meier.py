@@ -47,7 +47,6 @@ def read_times(path: Path, time: str, event: str, delimiter: str = ",") -> Tenso
     """Read times and events from a CSV file.
 
     Args:
-        path: The file.
         time: The column of times.
         event: The column that is 1 where the event was seen, else 0.
         delimiter: What stands between two cells.
@@ -86,9 +85,6 @@ def write_sums(y: Tensor, grid: Tensor, smallest: int) -> dict[str, Any]:
 def read_sums(path: Path) -> tuple[Tensor, TimeSums]:
     """Read a file that a site sent.
 
-    Args:
-        path: The file.
-
     Returns:
         Its grid and its sums.
 
@@ -112,9 +108,6 @@ def read_sums(path: Path) -> tuple[Tensor, TimeSums]:
 def read_all_sums(paths: Sequence[Path]) -> tuple[Tensor, list[TimeSums]]:
     """Read the files of all sites.
 
-    Args:
-        paths: The files.
-
     Returns:
         The grid they agreed on, and each site's sums.
 
@@ -131,9 +124,6 @@ def read_all_sums(paths: Sequence[Path]) -> tuple[Tensor, list[TimeSums]]:
 
 def curve_csv(found: Curve) -> str:
     """Write a curve as CSV.
-
-    Args:
-        found: The curve.
 
     Returns:
         A header, the point (0, 1), and a line for every step.

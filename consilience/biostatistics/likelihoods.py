@@ -40,9 +40,6 @@ NO_EFFECTS = "The head of this model has no likelihood whose weights are effects
 def layer_of(task: Task) -> Params:
     """Name the weights of a linear model.
 
-    Args:
-        task: The statistical problem.
-
     Returns:
         Weight and bias by name.
 
@@ -87,7 +84,6 @@ def gaussian_of(task: Task, state: Any) -> Dense:
     """Find the Gaussian over a linear model's weights in a server's state.
 
     Args:
-        task: The statistical problem.
         state: The state after the last round.
 
     Returns:
@@ -116,7 +112,6 @@ def newcomer_of(task: Task, state: Any) -> Dense | None:
     """Find the Gaussian over a new site's weights, where sites have weights of their own.
 
     Args:
-        task: The statistical problem.
         state: The state after the last round.
 
     Returns:
@@ -175,7 +170,6 @@ def from_replies(task: Task, state: Any, replies: Sequence[Received]) -> list[Na
     """Read the sites' likelihoods off what they sent.
 
     Args:
-        task: The statistical problem.
         state: The state after the last round, which may hold the sites' own fits.
         replies: The replies of that round.
 
@@ -199,8 +193,6 @@ def information_of(task: Task, state: Any, pooled: Dense, sites: Sequence[Natura
     """Find what all rows together say of the weights, without the prior.
 
     Args:
-        task: The statistical problem.
-        state: The server's state.
         pooled: The Gaussian of all sites together, with the prior in it.
         sites: The sites' likelihoods; none where they are not known.
 
@@ -288,7 +280,6 @@ def from_rows(task: Task, parts: Sequence[Data]) -> list[Natural] | None:
     """Find the sites' likelihoods from their rows, as quadratics about their own maxima: for numbers, least squares.
 
     Args:
-        task: The statistical problem.
         parts: Every site's training rows.
 
     Returns:

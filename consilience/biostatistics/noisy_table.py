@@ -30,11 +30,7 @@ WIDE = 0.25  # of a range from −1 to 1, and of a share: noise beyond which a m
 
 
 def width_of(variable: Variable) -> int:
-    """Count the sums of a column.
-
-    Args:
-        variable: The column.
-    """
+    """Count the sums of a column."""
     if variable.levels:
         return len(variable.levels) + 1
     return BINS + 3
@@ -45,7 +41,6 @@ def sum_rows(variables: Sequence[Variable], columns: Sequence[Column], weights: 
 
     Args:
         variables: The columns, and the agreed ranges of numbers.
-        columns: The site's values.
         weights: Of the rows [N], 1 or less; those of a patient add up to 1.
 
     Returns:
@@ -103,7 +98,6 @@ def combine_noisy(variables: Sequence[Variable], sums: Mapping[str, Tensor], dev
     """Put the sites' noisy sums side by side and add them up.
 
     Args:
-        variables: The columns.
         sums: One release for each site, by name.
         deviation: Of the noise in each sum of one site.
         said: What is promised, one sentence.

@@ -43,11 +43,7 @@ def summarise(variables: Sequence[Variable], columns: Sequence[Column], smallest
 
     Args:
         variables: What is known of them beforehand.
-        columns: The site's values.
         smallest: The fewest rows that a shown cell may have.
-
-    Returns:
-        The summary.
 
     Raises:
         InputError: The site has too few rows.
@@ -72,9 +68,6 @@ def summarise(variables: Sequence[Variable], columns: Sequence[Column], smallest
 
 def nothing(variables: Sequence[Variable]) -> Summary:
     """Make the summary of no rows: its names, types and shapes are those of every summary.
-
-    Args:
-        variables: The columns.
 
     Returns:
         Zeros.

@@ -70,7 +70,6 @@ class TableOne:
         """Look a number up.
 
         Args:
-            column: The column's name.
             statistic: Such as mean or count.
             site: The site's name; `all` for the sites together.
             level: A level, or `missing`.
@@ -101,9 +100,6 @@ class TableOne:
 
     def to_frame(self) -> Any:
         """Make a data frame, a line for each number.
-
-        Returns:
-            The frame.
 
         Raises:
             InputError: pandas is not installed.
@@ -256,9 +252,6 @@ def table_one(sites: Sites, smallest: int = 10) -> TableOne:
         sites: The sites with their rows.
         smallest: The fewest rows of a cell that is shown.
 
-    Returns:
-        The table.
-
     Raises:
         InputError: Rows are images, or a site has too few.
     """
@@ -296,7 +289,6 @@ def combine(variables: Sequence[Variable], summaries: Mapping[str, Summary], sma
     """Put the sites' summaries side by side and add them up.
 
     Args:
-        variables: The columns.
         summaries: One for each site, by name.
         smallest: The fewest rows of a cell that is shown.
 
@@ -410,9 +402,7 @@ def quantile(edges: Any, curve: Curve | None, share: float) -> float | None:
     It lies above every edge that fewer values than that are up to, and at or below the first that as many are.
 
     Args:
-        edges: The bins' edges.
         curve: How many values lie up to each; None where nothing is shown.
-        share: The share.
 
     Returns:
         The value; None where the bin is not known.

@@ -107,9 +107,6 @@ class Design:
         Args:
             target: The class; None: as it is.
 
-        Returns:
-            The design with this reference.
-
         Raises:
             InputError: There is no such class.
         """
@@ -124,7 +121,6 @@ def terms_of(fields: Sequence[Field], reference: Mapping[str, str]) -> tuple[tup
     """List the effects of columns: a number's by its unit, a level's against the reference level.
 
     Args:
-        fields: The columns.
         reference: The reference level by column; the first level where a column is not named.
 
     Returns:
@@ -174,9 +170,6 @@ def _level_terms(field: Field, chosen: str, base: int) -> list[Term]:
 def fields_of(names: Sequence[str]) -> list[Field]:
     """Read columns off the names of features: `cp=1`, `cp=2` are levels of `cp`, `chol missing` marks gaps of `chol`.
 
-    Args:
-        names: The features' names.
-
     Returns:
         The columns. A single `cp=1` is a column of its own name.
     """
@@ -205,12 +198,8 @@ def design_of(sites: Sites, reference: Mapping[str, str] | None = None) -> Desig
     """Describe the columns of a simulation.
 
     Args:
-        sites: Whose rows.
         reference: The reference level by column, and the reference class by the name of the data; the first ones by
             default.
-
-    Returns:
-        The design.
 
     Raises:
         InputError: Rows are images, or a name is unknown.

@@ -49,9 +49,6 @@ def variables_of(sites: Sites) -> list[Variable]:
     Args:
         sites: The sites with their rows. Ranges of numbers are taken from all rows, which in a study people agree on.
 
-    Returns:
-        The columns.
-
     Raises:
         InputError: Rows are images.
     """
@@ -89,9 +86,6 @@ def _targets(sites: Sites) -> list[Field]:
 
 def all_rows(sites: Sites) -> list[Data]:
     """Gather every site's rows, whatever their role.
-
-    Args:
-        sites: The sites with their rows.
 
     Returns:
         One part for each site: rows to train, tune, calibrate and test on.

@@ -46,8 +46,8 @@ Data_ = Annotated[
     str,
     typer.Option(
         autocompletion=data_like,
-        help="A data set (`consilience datasets`), or tables (CSV, Excel, Parquet, …), one per site: a folder, or quoted "
-        "patterns, separated by commas.",
+        help="A data set (`consilience datasets`), or tables (CSV, Excel, Parquet, …), one per site: a folder, or "
+        "quoted patterns, separated by commas.",
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]

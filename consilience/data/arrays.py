@@ -43,7 +43,6 @@ def from_arrays(
         site: The natural site of every row, numbers or text; or the name of a data frame's column.
         x_test: Features of an official test part, where there is one.
         y_test: Its classes or targets.
-        site_test: Its natural sites.
         classes: C where `y` holds the numbers 0 … C−1 as they are, 0 where it holds targets.
         name: The name of the data set.
         feature_names: The names of the features.
@@ -53,9 +52,6 @@ def from_arrays(
             events, 1 or 0 where the time is censored [N, 2].
         tokens: Whether `x` holds token ids, whole numbers from 0 that a network looks up in an `nn.Embedding`: they
             stay whole numbers and are not standardised.
-
-    Returns:
-        The data set.
 
     Raises:
         InputError: Something is not a number, is missing, or does not fit the rest.

@@ -58,15 +58,11 @@ def read_feature(
 
     Args:
         name: The name of the column.
-        cells: Its cells.
         missing: "refuse" to refuse gaps.
         as_text: Whether numbers are categories too.
         unknown: Texts that mean missing.
         categories: The categories, where they are known in advance.
         values: The cells as numbers, where they were read already.
-
-    Returns:
-        The column.
 
     Raises:
         InputError: A cell is missing or not a number where it should not be, or there are too many categories.
@@ -112,7 +108,6 @@ def check_range(
 
     Args:
         name: The name of the column.
-        cells: Its cells.
         values: The cells as numbers.
         span: The least and the largest plausible number; None where nobody says.
         unknown: Texts that mean missing.
@@ -142,7 +137,6 @@ def outside_sentence(cell: Cell, name: str, span: tuple[float, float]) -> str:
     """Say that a number is not plausible; what else may be corrected follows.
 
     Args:
-        cell: Where it stands.
         name: The name of the column.
         span: The least and the largest plausible number.
     """
@@ -155,7 +149,6 @@ def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tupl
 
     Args:
         name: The name of the column.
-        cells: Its cells.
         task: "classification" or "regression"; None to decide by the cells.
 
     Returns:
@@ -225,11 +218,7 @@ def _read_categories(name: str, cells: Cells, gaps: Mask, given: Sequence[str] |
 
 
 def normalise(text: str) -> str:
-    """Write a category as everybody would: 1, 1.0 and 1.00 are one; codes such as 007 and 1e3 are not touched.
-
-    Args:
-        text: A cell's text.
-    """
+    """Write a category as everybody would: 1, 1.0 and 1.00 are one; codes such as 007 and 1e3 are not touched."""
     if re.fullmatch(r"-?(0|[1-9]\d*)\.\d+", text):
         return text.rstrip("0").rstrip(".")
     return text

@@ -312,7 +312,6 @@ def assemble(
         lines: The number of each row's line.
         blanks: The numbers of blank lines under the header.
         dialect: How the file writes its cells.
-        unit: line or row.
 
     Raises:
         InputError: There is no header with a name for every column, or a row has another length.
@@ -341,7 +340,6 @@ def check_header(file: str, header: Sequence[str]) -> None:
 
     Args:
         file: What the file is called.
-        header: The columns' names.
     """
     check_width(file, len(header))
     if len(header) == 1:
@@ -361,7 +359,6 @@ def check_width(file: str, columns: int) -> None:
 
     Args:
         file: What the file is called.
-        columns: How many there are.
     """
     if columns > MOST_COLUMNS:
         raise InputError(

@@ -55,7 +55,6 @@ def find_encoding(path: Path, file: str | None = None) -> str:
     """Find a text file's encoding by its bytes, all of them.
 
     Args:
-        path: The file.
         file: What it is called in messages; by its name if None.
 
     Returns:
@@ -103,7 +102,6 @@ def sniff(path: Path, encoding: str | None = None) -> Dialect:
     """Find a file's dialect from its first lines.
 
     Args:
-        path: The file.
         encoding: How bytes become text; UTF-8 if None.
 
     Returns:
@@ -141,9 +139,6 @@ def _columns(table: list[list[str]]) -> int:
 
 def to_points(text: str) -> str:
     """Write a number with a decimal comma as the rest of the world does.
-
-    Args:
-        text: A cell's text.
 
     Returns:
         '1234.5' for '1.234,5'; any other text as it is.

@@ -31,9 +31,6 @@ DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}
 def look_alike(texts: Iterable[str]) -> list[tuple[str, ...]]:
     """Find texts that may be spellings of one category.
 
-    Args:
-        texts: Different categories.
-
     Returns:
         Groups of two or more, as ('YES', 'yes') or ('M', 'male').
     """
@@ -56,8 +53,6 @@ def is_id(name: str, cells: Cells, site: Tensor | None = None) -> bool:
     """Tell whether a column numbers or names its rows: every row of a site has a value of its own.
 
     Args:
-        name: The column's name.
-        cells: Its cells.
         site: The site of every row; one for all if None.
 
     Returns:
@@ -98,7 +93,6 @@ def sentinels(cells: Cells, values: Numbers) -> list[tuple[str, int]]:
 
     Args:
         cells: The cells of a column.
-        values: Their numbers.
 
     Returns:
         Each as it is written, with the number of its rows.
@@ -126,7 +120,6 @@ def days_of(texts: pl.Series, since: str) -> Numbers:
     Args:
         texts: Dates as 2024-01-31, with a time of day or without, or as 31.1.2024: what stands between slashes may be
             a month or a day.
-        since: The day.
 
     Returns:
         Days and parts of them [N]; NaN where there is no date.
@@ -140,11 +133,7 @@ def days_of(texts: pl.Series, since: str) -> Numbers:
 
 
 def is_date(cells: Cells) -> bool:
-    """Tell whether a column holds dates.
-
-    Args:
-        cells: Its cells.
-    """
+    """Tell whether a column holds dates."""
     if not cells.has_texts:
         return False
     texts = [text for text in cells.distinct() if not is_missing(text)]
@@ -173,8 +162,6 @@ def doubts_of(
     """Say what may be wrong with a column, and what to do.
 
     Args:
-        name: The column's name.
-        cells: Its cells.
         site: The site of every row; one for all if None.
         target: Whether it is the column to predict.
         values: The cells as numbers, where they were read already.

@@ -167,9 +167,6 @@ def encode(columns: Sequence[Encoding], cells: Mapping[str, Cells], source: str)
         cells: The table's cells by column; more columns do no harm.
         source: What the rows are from, for sentences.
 
-    Returns:
-        The rows.
-
     Raises:
         InputError: A column is missing, or no row can be used.
     """
@@ -213,9 +210,6 @@ def rows_of_table(table: Any, columns: Sequence[Encoding]) -> Encoded:
     Args:
         table: The rows, with the names of their columns.
         columns: How each column is read.
-
-    Returns:
-        The rows.
 
     Raises:
         InputError: A column is missing, or no row can be used.

@@ -68,9 +68,6 @@ def read_table(
         encoding: How a CSV file's bytes become text; found by looking if None.
         wanted: What is wanted of the columns; the texts of all by default.
 
-    Returns:
-        The table.
-
     Raises:
         InputError: The file cannot be read, or is not a table with so many rows.
     """
@@ -126,7 +123,6 @@ def table_of(frame: pl.DataFrame, name: str, file: str, format: Format) -> Table
     """Make a table of a frame, with the types it has.
 
     Args:
-        frame: The rows.
         name: The name of the file, without its ending.
         file: What it is called in messages.
         format: Where the frame is from.
@@ -189,9 +185,7 @@ def choose_part(file: str, kind: str, part: str, known: list[str]) -> str:
 
     Args:
         file: What the file is called.
-        kind: What its parts are.
         part: The name of one; empty where nobody says.
-        known: All names.
     """
     if part:
         if part not in known:
@@ -274,9 +268,6 @@ def _import(module: str, extra: str) -> ModuleType:
 
 def frame_of(frame: Any) -> Table:
     """Take a data frame of pandas, polars, pyarrow or any library that narwhals knows.
-
-    Args:
-        frame: The frame.
 
     Raises:
         InputError: It is none, or has two columns of one name.

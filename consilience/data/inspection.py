@@ -106,7 +106,6 @@ def describe_files(paths: Sequence[Path], reading: Reading | None = None) -> dic
     """Say how each file is written, as far as its first lines tell.
 
     Args:
-        paths: The files.
         reading: How they are read; as usual if None.
 
     Returns:
@@ -211,7 +210,6 @@ def columns_text(found: Found, target: str | None, drop: Sequence[str] = ()) -> 
     """Propose a columns.toml: to be read and corrected by people who know.
 
     Args:
-        found: What was found.
         target: The column to predict, if somebody says.
         drop: Columns that somebody leaves out.
 
@@ -277,7 +275,6 @@ def widen(low: float, high: float) -> tuple[float, float]:
 
     Args:
         low: The smallest number that was seen.
-        high: The largest.
 
     Returns:
         The range; what was never negative stays so.

@@ -21,7 +21,6 @@ def map_sites(sites: Sites, feature_map: nn.Module) -> Sites:
     themselves, up to rounding; it takes features and no rows.
 
     Args:
-        sites: Everybody's rows.
         feature_map: Fixed features; any weights of it are frozen.
 
     Returns:

@@ -19,7 +19,6 @@ def read_npy(raw: bytes, kinds: str = KINDS) -> np.ndarray[Any, Any]:
     """Read an array of numbers from the bytes of an `.npy` file.
 
     Args:
-        raw: The bytes.
         kinds: The kinds of numbers that may be inside, by numpy's letters.
 
     Returns:
@@ -44,9 +43,6 @@ def read_npy(raw: bytes, kinds: str = KINDS) -> np.ndarray[Any, Any]:
 
 def check_npz(path: Path) -> None:
     """Compare the header of every array in an `.npz` archive with the size of its part, before any is decoded.
-
-    Args:
-        path: The archive.
 
     Raises:
         InputError: The file is not such an archive, or an array in it claims another size than it has.

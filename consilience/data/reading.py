@@ -95,18 +95,11 @@ class Reading:
         return int(number)
 
     def categories_of(self, column: str) -> tuple[str, ...] | None:
-        """Find a column's categories, where they are known in advance.
-
-        Args:
-            column: Its name.
-        """
+        """Find a column's categories, where they are known in advance."""
         return dict(self.categories).get(column)
 
     def same_of(self, column: str) -> tuple[tuple[str, str], ...]:
         """Find what spellings in a column mean.
-
-        Args:
-            column: Its name.
 
         Returns:
             Pairs of a spelling and its category.
@@ -114,11 +107,7 @@ class Reading:
         return tuple((spelling, category) for name, spelling, category in self.same if name == column)
 
     def range_of(self, column: str) -> tuple[float, float] | None:
-        """Find the numbers that are plausible in a column, where somebody says.
-
-        Args:
-            column: Its name.
-        """
+        """Find the numbers that are plausible in a column, where somebody says."""
         return next(((low, high) for name, low, high in self.ranges if name == column), None)
 
     def since(self, column: str) -> str:

@@ -48,9 +48,7 @@ def hold_out(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:
     """Hold out a random share of each natural site for testing, or of all rows where there are no sites.
 
     Args:
-        rows: All rows.
         share: Below 1; 0 holds nothing out. Of a site with two rows or more, one at least goes either way otherwise.
-        key: For what is drawn.
 
     Returns:
         The rows to train on and the rows to test on.
@@ -81,7 +79,6 @@ def serve(rows: Rows, calibration: float, inputs: float, sites: int, key: Key) -
         calibration: How many rows with labels.
         inputs: How many rows without, or, below 1, what share of the rows.
         sites: How many sites must each have one row left.
-        key: For what is drawn.
 
     Returns:
         The server's rows and the rest, which stays in its order.
@@ -119,7 +116,6 @@ def cut_validation(
         parts: Row numbers for every site.
         share: From 0 to below 1.
         shared: Whether a row may be at several sites; one that any of them tunes on is then trained on at none.
-        key: For what is drawn.
 
     Returns:
         The rows every site trains on, at least one, and those it tunes on; None where `share` is 0.
@@ -144,10 +140,8 @@ def set_aside(
 
     Args:
         parts: Row numbers for every site.
-        rows: How many rows there are.
         share: From 0 to below 1.
         shared: Whether a row may be at several sites; one that any of them sets aside is then used at none.
-        key: For what is drawn.
 
     Returns:
         The row numbers that stay, at least one a site, and those set aside; None where `share` is 0.
@@ -178,7 +172,6 @@ def fill_gaps(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
     """Fill each gap with its column's mean over the training rows without one.
 
     Args:
-        sites: The sites.
         gaps: Columns with gaps, each with the column that marks them by 1.
 
     Returns:
@@ -209,10 +202,8 @@ def shift_features(sites: Sites, split: Shifted, marks: Sequence[int], key: Key)
     """Change the features of the sites' rows; the server's stay.
 
     Args:
-        sites: The sites.
         split: What changes the features.
         marks: Columns that mark gaps, which stay too.
-        key: For what is drawn.
 
     Returns:
         The sites with their features changed.
@@ -245,10 +236,6 @@ def to_count(name: str, value: float, share_of: int | None = None) -> int:
     Args:
         name: The argument's name, for the error message.
         value: The count, or a share below 1 where `share_of` is given.
-        share_of: What a share is of.
-
-    Returns:
-        The count.
 
     Raises:
         InputError: `value` is negative or not whole.
@@ -265,9 +252,6 @@ def to_count(name: str, value: float, share_of: int | None = None) -> int:
 
 def to_data(rows: Rows) -> Data:
     """Give rows the weight 1.
-
-    Args:
-        rows: The rows.
 
     Returns:
         The same as labelled rows, without their sites.

@@ -47,9 +47,6 @@ class Data(NamedTuple):
         Args:
             x: Features, [N, …].
             y: Labels or targets, [N, …].
-
-        Returns:
-            The rows.
         """
         dtype = torch.float32
         if x.is_floating_point():
@@ -223,9 +220,6 @@ class Sites:
     def without(self, name: str) -> Sites:
         """Leave a site out; the server keeps what it has.
 
-        Args:
-            name: The site's name.
-
         Returns:
             The other sites, in their order.
 
@@ -271,14 +265,7 @@ class Sites:
         return torch.stack([torch.bincount(part.y, minlength=self.classes) for part in self.train])
 
     def to(self, where: torch.dtype | torch.device | str) -> Sites:
-        """Move all rows to another device, or give features, weights and regression targets another dtype.
-
-        Args:
-            where: The device or the dtype.
-
-        Returns:
-            The sites there.
-        """
+        """Move all rows to another device, or give features, weights and regression targets another dtype."""
 
         def move(tensor: Tensor) -> Tensor:
             if isinstance(where, torch.dtype) and not tensor.is_floating_point():

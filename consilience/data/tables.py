@@ -215,7 +215,6 @@ def merge_reading(asked: Reading, columns: str | Path | None) -> tuple[Reading, 
     """Put what is asked for over what a columns.toml says.
 
     Args:
-        asked: What is asked for.
         columns: The file, if there is one.
 
     Returns:
@@ -252,7 +251,6 @@ def read_sites(
         target: The column to predict; None where `time` and `event` are.
         reading: How tables are read.
         split: How rows are handed out; by files or groups if None.
-        sites: How many.
         standardise: Whether features, and regression targets, are scaled by all training rows.
         time: The column of times to an event, for survival.
         event: The column that says whether the event was seen.
@@ -301,13 +299,8 @@ def split_files(data: Dataset, split: Split | None, sites: int | None, **roles: 
     """Give the rows of files their roles; a single file is handed out to several sites.
 
     Args:
-        data: The rows.
         split: How they are handed out; by files or groups if None.
-        sites: How many sites.
         roles: Further arguments of `Dataset.split`.
-
-    Returns:
-        The rows with their roles.
     """
     if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:
         data = replace(data, site=None)
@@ -459,11 +452,7 @@ def _groups(name: str, cells: Cells) -> tuple[tuple[str, ...], Tensor]:
 
 
 def is_tables(data: str) -> bool:
-    """Tell whether data are named by files rather than by a data set's name.
-
-    Args:
-        data: What is named.
-    """
+    """Tell whether data are named by files rather than by a data set's name."""
     return all(is_table_file(part) or Path(part).is_dir() for part in data.split(","))
 
 
@@ -496,12 +485,6 @@ def list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
 def site_names(paths: Sequence[Path]) -> list[str]:
     """Name sites by their files or, where files of several folders have one name, by their folders.
 
-    Args:
-        paths: The files.
-
-    Returns:
-        A name for each.
-
     Raises:
         InputError: Neither tells two files apart.
     """
@@ -519,14 +502,7 @@ def site_names(paths: Sequence[Path]) -> list[str]:
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:
-    """Name files for people: each by its name or, where that does not tell them apart, with its folder.
-
-    Args:
-        paths: The files.
-
-    Returns:
-        A name for each.
-    """
+    """Name files for people: each by its name or, where that does not tell them apart, with its folder."""
     if len({path.stem for path in paths}) == len(paths) or len({path.name for path in paths}) == len(paths):
         return [path.name for path in paths]
     return [f"{path.absolute().parent.name}/{path.name}" for path in paths]

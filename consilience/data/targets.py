@@ -17,7 +17,6 @@ def check_outcome(what: str, y: Tensor, outcome: str) -> None:
 
     Args:
         what: Whose targets, for the sentence.
-        y: The targets.
         outcome: `counts` or `survival`.
 
     Raises:

@@ -29,7 +29,6 @@ def locate(name_of_file: str, data_dir: str | None) -> Path | None:
     """Look for a file in the data folder, and in its part for tables.
 
     Args:
-        name_of_file: The name of the file.
         data_dir: The folder, as in `data_folder`.
 
     Returns:
@@ -44,7 +43,6 @@ def find(name_of_file: str, data_dir: str | None, get: str | None = None) -> Pat
     """Find a file in the data folder.
 
     Args:
-        name_of_file: The name of the file.
         data_dir: The folder, as in `data_folder`.
         get: The name under which the file can be fetched, for the error message; None where it cannot.
 

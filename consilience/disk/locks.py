@@ -107,9 +107,6 @@ def lock_folder(folder: Path, private: bool = False) -> Iterator[None]:
 def locking(parameter: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function have to itself the folder that one of its arguments names; None names no folder.
 
-    Args:
-        parameter: The argument's name.
-
     Returns:
         A decorator.
     """

@@ -34,7 +34,6 @@ class Metrics:
 
         Args:
             name: Its name, one of `MEANINGS`.
-            value: The number.
         """
         self.values[name, ""] = float(value)
 
@@ -43,7 +42,6 @@ class Metrics:
 
         Args:
             name: What is counted, one of `MEANINGS`.
-            site: Of which site.
         """
         self.values[name, site] = self.values.get((name, site), 0.0) + 1.0
 
@@ -51,9 +49,7 @@ class Metrics:
         """Write down that the process lives.
 
         Args:
-            state: What it does.
             promise: Within how many seconds it speaks again.
-            doubt: What is wrong.
         """
         self.set("beat_seconds", time.time())
         self.set("well", not doubt)
@@ -82,7 +78,6 @@ class Metrics:
 
         Args:
             host: The address to listen on.
-            port: The port.
 
         Returns:
             The server; `shutdown` ends it.

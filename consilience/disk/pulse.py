@@ -69,7 +69,6 @@ class Pulse:
 
         Args:
             folder: The folder of the process.
-            party: Who it is.
         """
         self.path = folder / FILE
         self.party = party
@@ -103,9 +102,6 @@ class Pulse:
 
 def last_beat(folder: Path) -> Beat | None:
     """Read what a process last said.
-
-    Args:
-        folder: Its folder.
 
     Returns:
         The beat; None where there is none that can be read.

@@ -31,7 +31,6 @@ class Watch:
         """Begin without having seen anybody.
 
         Args:
-            names: The sites' names.
             rounds: How many rounds the study has.
             say: Is given a line for people.
             warn: Is given a line about something that went wrong.
@@ -82,11 +81,7 @@ class Watch:
         self.say(f"Round {number} of {self.rounds} begins with {len(cohort)} of {len(self.names)} sites.")
 
     def answered(self, k: int) -> None:
-        """Take down that a site answered.
-
-        Args:
-            k: The site.
-        """
+        """Take down that a site answered."""
         if k in self._answered:
             return
         self._answered.add(k)

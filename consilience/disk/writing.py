@@ -32,7 +32,6 @@ def write_whole(path: Path, content: bytes, remedy: str, mode: int = SHARED, syn
 
     Args:
         path: The file; its folder is made.
-        content: Its bytes.
         remedy: A sentence that says what to do where it cannot be written.
         mode: Its permissions; a folder made for a private file is private too.
         sync: Whether its name must survive a loss of power at once; False where `sync_folder` follows.
@@ -55,8 +54,6 @@ def write_new(path: Path, content: bytes, mode: int, caution: str) -> None:
 
     Args:
         path: The file; its folder is made.
-        content: Its bytes.
-        mode: Its permissions.
         caution: What to tell the user where the file exists.
 
     Raises:
@@ -123,9 +120,6 @@ def make_folder(path: Path, private: bool = False) -> list[Path]:
 def sync_folder(folder: Path) -> None:
     """Let the names in a folder reach the disk, where the system can.
 
-    Args:
-        folder: The folder.
-
     Raises:
         OSError: The disk failed.
     """
@@ -144,7 +138,6 @@ def remove_parts(folder: Path, age: float = 0.0) -> None:
     """Remove what writers that were killed left in a folder.
 
     Args:
-        folder: The folder.
         age: The seconds that a part has not been written to; 0 for whoever has the folder to itself.
     """
     before = time.time() - age

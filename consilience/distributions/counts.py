@@ -106,11 +106,7 @@ class Counts(NamedTuple):
         return torch.isfinite(self.total) & (self.mean >= 0) & (self.var >= 0)
 
     def take(self, rows: slice) -> Counts:
-        """Take some rows.
-
-        Args:
-            rows: Which.
-        """
+        """Take some rows."""
         return Counts(*(leaf[rows].clone() for leaf in self))
 
     @staticmethod
@@ -120,9 +116,6 @@ class Counts(NamedTuple):
         Args:
             parts: One a member, at the same inputs.
             weights: One number a member [K], which add up to 1.
-
-        Returns:
-            One distribution.
         """
         means = torch.stack([p.mean for p in parts])
         w = weights.to(means).unsqueeze(1)

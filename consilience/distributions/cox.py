@@ -37,9 +37,6 @@ def order_times(y: Tensor) -> Order:
 
     Args:
         y: Times and events [N, 2]. Padding has time 0, which is in nobody's risk set.
-
-    Returns:
-        The order.
     """
     earlier, rows = (-y[:, 0]).sort(stable=True)
     event = y[rows, 1]

@@ -65,7 +65,6 @@ def even_times(y: Tensor, steps: int = STEPS) -> Tensor:
 
     Args:
         y: Times and events [N, 2].
-        steps: How many points.
 
     Returns:
         The grid [T], up to the time by which nine in ten events were seen.
@@ -337,7 +336,6 @@ def curve(times: Tensor, parts: Sequence[TimeSums], smallest: int = SMALLEST) ->
 
     Args:
         times: The agreed grid [T].
-        parts: Every site's sums.
         smallest: The smallest number of events, and of rows at risk, to show; steps with fewer are one.
 
     Returns:
@@ -359,11 +357,7 @@ def curve_of(times: Tensor, totals: TimeSums, smallest: int = SMALLEST) -> Curve
 
     Args:
         times: The agreed grid [T].
-        totals: The sums of all rows.
         smallest: The smallest number of events, and of rows at risk, to show; steps with fewer are one.
-
-    Returns:
-        The curve.
 
     Raises:
         InputError: There are too few events for a step.

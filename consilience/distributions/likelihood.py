@@ -35,7 +35,6 @@ class Likelihood(Protocol):
 
         Args:
             outputs: The network's outputs [N, …].
-            y: The targets.
             params: All weights, the likelihood's own among them.
 
         Returns:
@@ -58,7 +57,6 @@ class Likelihood(Protocol):
 
         Args:
             outputs: The network's outputs for a few rows.
-            y: Their targets.
             classes: How many classes there are; None for regression.
 
         Raises:
@@ -129,7 +127,6 @@ class Softmax:
         Args:
             outputs: Logits [N, C].
             y: Labels [N].
-            params: Not looked at.
 
         Returns:
             softmax(outputs) − one-hot(y), and nothing for weights of its own.
@@ -180,7 +177,6 @@ class GaussianNoise:
         """Look the noise up.
 
         Args:
-            params: All weights.
             like: Gives type and device.
 
         Returns:
@@ -199,8 +195,6 @@ class GaussianNoise:
 
         Args:
             outputs: Means [N, …].
-            y: Targets.
-            params: All weights.
 
         Returns:
             The gradient by the outputs, and that by the log of the noise where it is learned [N].
@@ -252,8 +246,6 @@ class Heteroscedastic:
 
         Args:
             outputs: Means and log-variances [N, 2 D].
-            y: Targets.
-            params: Not looked at.
 
         Returns:
             The gradient by the outputs, and nothing for weights of its own.
@@ -293,9 +285,6 @@ def normal_gradients(mean: Tensor, log_noise: Tensor, y: Tensor, var: Tensor | f
     """Differentiate a Normal's −log density.
 
     Args:
-        mean: The Normal's mean.
-        log_noise: Its log-variance.
-        y: What is observed.
         var: The variance of y itself, where y is a mean.
 
     Returns:

@@ -39,9 +39,6 @@ def nbytes(value: Tree) -> int:
 
     Args:
         value: A payload, or any tree.
-
-    Returns:
-        Bytes.
     """
     return sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(value))
 
@@ -51,8 +48,5 @@ def floats(value: Tree) -> int:
 
     Args:
         value: A payload, or any tree.
-
-    Returns:
-        How many numbers there are.
     """
     return sum(leaf.numel() for leaf in tree.leaves(value))

@@ -83,7 +83,6 @@ class Linear:
 
         Args:
             gradient: What it is added to [P].
-            vector: Not looked at.
 
         Returns:
             `gradient`.
@@ -93,10 +92,6 @@ class Linear:
 
 def proximal(centre: Params, mu: float) -> Quadratic:
     """Stay near a point (FedProx).
-
-    Args:
-        centre: The point.
-        mu: How strongly.
 
     Returns:
         (μ/2)‖θ − centre‖².
@@ -121,19 +116,12 @@ def linear(gradient: Params) -> Linear:
 
     Args:
         gradient: The constant, by name.
-
-    Returns:
-        ⟨gradient, θ⟩.
     """
     return Linear(tree.ravel(gradient))
 
 
 def proximal_norm(centre: Params, mu: float) -> Tilt:
     """Stay near a point by the distance itself, not squared, as Hasan 2023 prints it (eq. 2.12).
-
-    Args:
-        centre: The point.
-        mu: How strongly.
 
     Returns:
         μ‖θ − centre‖.

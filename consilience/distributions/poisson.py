@@ -38,7 +38,6 @@ class Poisson:
         Args:
             outputs: Log-rates [N, 1].
             y: Counts, with exposures where rows have one.
-            params: Not looked at.
 
         Returns:
             rate − count, and nothing for weights of its own.
@@ -68,7 +67,6 @@ def read_counts(y: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         y: Counts [N], or counts and exposures [N, 2].
-        like: Gives the type.
 
     Returns:
         Counts, and log-exposures, 0 where there are none [N]. The exposure of padding, which is 0, counts as 1.

@@ -81,7 +81,6 @@ def average(posteriors: Sequence[P], weights: Tensor) -> P:
     """Average posteriors of one kind, leaf by leaf.
 
     Args:
-        posteriors: One a client.
         weights: One number a client [K]; normalised here.
 
     Returns:
@@ -127,9 +126,6 @@ def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dens
 def natural(q: Gaussian | Dense) -> Natural:
     """Write a Gaussian by its natural parameters; points have none.
 
-    Args:
-        q: A Gaussian.
-
     Returns:
         Its linear term and its precision.
     """
@@ -142,7 +138,6 @@ def from_natural(n: Natural, points: Params, floor: Tensor | float) -> Gaussian 
     """Undo `natural`.
 
     Args:
-        n: Natural parameters.
         points: All weights; those without a precision stay the points they are.
         floor: What a precision that is not positive becomes, with a warning.
 
@@ -163,9 +158,6 @@ def samples_of(posterior: Posterior) -> Samples:
     Args:
         posterior: Samples or a point.
 
-    Returns:
-        Samples.
-
     Raises:
         InputError: For a Gaussian.
     """
@@ -182,9 +174,6 @@ def samples_of(posterior: Posterior) -> Samples:
 
 def moments(samples: Samples) -> Gaussian:
     """Fit a diagonal Gaussian to samples.
-
-    Args:
-        samples: Two or more.
 
     Returns:
         The Gaussian with the samples' mean and (unbiased) variance.
@@ -225,8 +214,6 @@ def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = Non
 
     Args:
         gaussian: A diagonal or a dense one.
-        key: The randomness.
-        n: How many samples.
         like: Names and shapes of the leaves, which a dense Gaussian needs.
 
     Returns:
@@ -247,7 +234,6 @@ def centre(posterior: Posterior, like: Params | None = None) -> Point:
     """Take one set of weights in the middle of a posterior.
 
     Args:
-        posterior: Any kind.
         like: Names and shapes of the leaves, which a dense Gaussian needs.
 
     Returns:

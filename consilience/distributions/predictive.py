@@ -186,10 +186,6 @@ def _square(gap: Tensor, full: bool) -> Tensor:
 def shared(parts: Sequence[Distribution], prior: Distribution) -> Tensor:
     """Share one power: the generalised product of experts (Cao and Fleet 2014), as sure as its experts on average.
 
-    Args:
-        parts: The clients' distributions.
-        prior: Not looked at.
-
     Returns:
         βₖ = 1/K for every client [K, 1].
     """
@@ -200,7 +196,6 @@ def robust(parts: Sequence[Distribution], prior: Distribution) -> Tensor:
     """Count each client by what it learned (robust BCM, Deisenroth and Ng 2015).
 
     Args:
-        parts: The clients' distributions.
         prior: What is predicted before any data.
 
     Returns:
@@ -247,7 +242,6 @@ def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
 
     Args:
         beta: 1 gives p, 0 gives q.
-        p: A distribution.
         q: Another at the same inputs.
 
     Returns:
@@ -273,7 +267,6 @@ def tempered(p: Distribution, t: float) -> Distribution:
     """Temper a distribution.
 
     Args:
-        p: A distribution.
         t: The temperature; above 1 is less sure.
 
     Returns:
@@ -288,9 +281,6 @@ def tempered(p: Distribution, t: float) -> Distribution:
 
 def finite_rows(p: Distribution) -> Tensor:
     """Find the rows whose prediction can be used; a probability of 0 can, a log of 0 or not.
-
-    Args:
-        p: A distribution.
 
     Returns:
         Whether every number of a row is finite, and no variance negative [N].
@@ -336,7 +326,6 @@ def log_prob(p: Distribution, y: Tensor) -> Tensor:
     """Evaluate log p(y) for every row.
 
     Args:
-        p: A distribution of N rows.
         y: Labels [N], or targets [N] or [N, D].
 
     Returns:
@@ -371,10 +360,6 @@ def sum_outputs(values: Tensor) -> Tensor:
 def score(p: Distribution, y: Tensor) -> float:
     """Average the log-probability over rows.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
-
     Returns:
         The mean of log p(y).
     """
@@ -385,9 +370,7 @@ def maximise(f: Callable[[float], float], low: float, high: float) -> float:
     """Maximise a one-dimensional unimodal function.
 
     Args:
-        f: The function.
         low: The lower end of the search.
-        high: The upper end.
 
     Returns:
         The maximiser on [low, high], ends included.
@@ -399,10 +382,6 @@ def maximise(f: Callable[[float], float], low: float, high: float) -> float:
 
 def count_events(p: Distribution, y: Tensor) -> int:
     """Count what rows can say about confidence: for classes, the rows outside the most frequent one.
-
-    Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
 
     Returns:
         The number of such rows; for numbers, all rows.
@@ -416,9 +395,6 @@ def enough_events(p: Distribution, y: Tensor, enough: int, what: str) -> float:
     """Tell how far rows may choose a number by themselves; warn where they hold one class alone.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
-        enough: How many events are enough.
         what: What is chosen, for the warning.
 
     Returns:
@@ -440,10 +416,6 @@ def temperature(p: Distribution, y: Tensor) -> float:
     Without that prior, a few rows that are all right would make any model infinitely sure. Where a class is rare, few
     rows say how sure one may be: s is a tenth of the rows outside the most frequent class, and t = 1 without any.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
-
     Returns:
         The most probable t between 1/50 and 50.
     """
@@ -459,9 +431,6 @@ def temperature(p: Distribution, y: Tensor) -> float:
 def precise(p: Distribution) -> Distribution:
     """Convert to double precision, so that a search over one scalar is not lost in rounding.
 
-    Args:
-        p: A distribution.
-
     Returns:
         The same in float64.
     """
@@ -476,9 +445,6 @@ def positive(precision: Tensor, floor: Tensor) -> Tensor:
     Args:
         precision: Of a product of Normals.
         floor: What takes its place, of the same shape.
-
-    Returns:
-        A positive precision.
     """
     bad = int((precision <= 0).sum())
     if bad:

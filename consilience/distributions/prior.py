@@ -23,9 +23,6 @@ class Prior(Protocol):
     def log_density(self, params: Params) -> Tensor:
         """Evaluate the log-density.
 
-        Args:
-            params: Weights by name.
-
         Returns:
             log p(θ), a scalar.
         """
@@ -64,8 +61,6 @@ class Prior(Protocol):
         """Draw weights.
 
         Args:
-            key: The randomness.
-            n: How many draws.
             like: Names and shapes of the weights.
 
         Returns:

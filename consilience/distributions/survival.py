@@ -84,11 +84,7 @@ class Survival(NamedTuple):
         return torch.where(seen, before - after, before).clamp(min=1e-300).log().to(self.risk)
 
     def temper(self, t: float) -> Survival:
-        """Return the same: a temperature is not fitted to curves.
-
-        Args:
-            t: Not looked at.
-        """
+        """Return the same: a temperature is not fitted to curves."""
         return self
 
     def finite(self) -> Tensor:
@@ -96,11 +92,7 @@ class Survival(NamedTuple):
         return torch.isfinite(self.risk) & torch.isfinite(self.var) & torch.isfinite(self.hazard).all(1)
 
     def take(self, rows: slice) -> Survival:
-        """Take some rows.
-
-        Args:
-            rows: Which.
-        """
+        """Take some rows."""
         return Survival(*(leaf[rows].clone() for leaf in self))
 
     @staticmethod
@@ -110,9 +102,6 @@ class Survival(NamedTuple):
         Args:
             parts: One a member, at the same inputs and on the same baseline.
             weights: One number a member [K], which add up to 1.
-
-        Returns:
-            One distribution.
         """
         risks = torch.stack([p.risk for p in parts])
         w = weights.to(risks).unsqueeze(1)

@@ -51,7 +51,6 @@ def chain_alarms(names: Sequence[str], chains: Sequence[Tensor], labels: Sequenc
     """Look whether each site's chains have mixed.
 
     Args:
-        names: The sites.
         chains: Their draws [C, S, d].
         labels: What each number is called.
     """
@@ -228,8 +227,6 @@ def label_alarms(space: Space, names: Sequence[str], chains: Sequence[Tensor]) -
     """Look whether sites, or the chains of one, number the same components differently.
 
     Args:
-        space: What is pooled.
-        names: The sites.
         chains: Their draws [C, S, d].
     """
     sizes: dict[int, list[str]] = {}
@@ -268,7 +265,6 @@ def pool_alarms(factors: Factors, pooled: Dense, labels: Sequence[str], k: float
 
     Args:
         factors: What the sites sent.
-        pooled: The pool's moments.
         labels: What each number is called.
         k: k̂ of its importance weights.
     """

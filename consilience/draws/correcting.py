@@ -33,11 +33,6 @@ KEPT = ("chains", "labels", "modes")  # alarms that log-likelihoods at proposals
 def ask(pooled: Pooled, draws: int = 2000, seed: int = 0) -> xarray.Dataset:
     """Make proposals at which each site shall say how probable its rows are.
 
-    Args:
-        pooled: Where to look.
-        draws: How many.
-        seed: Of the randomness.
-
     Returns:
         Parameters as the sites have them, with the log-density of the proposals as the variable `log_density`.
     """
@@ -51,7 +46,6 @@ def answer(asked: xarray.Dataset, log_likelihood: Callable[[dict[str, Any]], flo
     """Say at each proposal how probable a site's rows are; what leaves is one number a proposal.
 
     Args:
-        asked: The proposals.
         log_likelihood: log p(D | θ) of parameters by name, of all rows of the site, local parameters integrated out.
     """
     space = Space.from_json(asked.attrs["space"])
@@ -69,7 +63,6 @@ def correct(asked: Draws, answers: Sequence[Draws], prior: Given, draws: int = 4
         answers: One of each site, in the order of the proposals.
         prior: The prior: densities by name, draws, a function or `flat`.
         draws: How many to make.
-        seed: Of the randomness.
 
     Raises:
         InputError: An answer is missing, or is to another question.
@@ -113,11 +106,9 @@ def correct_here(
     """Do the same with functions at hand, a few times, until the proposals reach the posterior.
 
     Args:
-        pooled: The first pool.
         factors: What it was made from.
         log_likelihoods: One of each site.
         draws: How many to make.
-        key: The randomness.
     """
     if len(log_likelihoods) != len(factors.names):
         raise InputError(

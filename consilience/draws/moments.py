@@ -53,7 +53,6 @@ def moments_of(site: Draws, space: Space) -> Moments:
     """Take the moments of a site's draws.
 
     Args:
-        site: Its draws.
         space: The parameters with the transforms that all sites agreed on.
     """
     u = space.free(site.posterior, site.name).flatten(0, 1)

@@ -161,7 +161,6 @@ def pool(
         transforms: real, positive, unit, interval(LOW,HIGH), simplex, ordered, correlation or cholesky, by name; those
             that are not declared are inferred.
         draws: How many to make.
-        seed: Of the randomness.
         tau: For `hierarchical`: the scale of each τ's half-normal prior, in unconstrained space.
         log_likelihoods: One a site: log p(Dₖ | θ) of parameters by name, for a further round that corrects the pool.
 

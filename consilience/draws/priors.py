@@ -188,7 +188,6 @@ def make_prior(given: Given, sites: Sequence[Draws], space: Space, vectors: Sequ
         given: Draws; densities by name; `flat`; `fractional`, where each site used the prior to the power 1/K; a
             function of the parameters by name; or None for what the files carry.
         sites: Whose files may carry a log-prior or draws of the prior.
-        space: What is pooled.
         vectors: The sites' draws [S, d].
 
     Raises:

@@ -182,9 +182,7 @@ def weigh(target: Callable[[Tensor], Tensor], start: Dense, count: int, key: Key
 
     Args:
         target: Log-density of rows [S, d], up to a constant.
-        start: Where to look.
         count: How many draws to make.
-        key: The randomness.
         looks: How often the Gaussian is moved to where the weight is, at most.
     """
     about = start

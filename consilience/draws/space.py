@@ -86,7 +86,6 @@ class Space:
         """Write draws by unconstrained numbers.
 
         Args:
-            group: Parameters by name.
             whose: Named where a draw is out of bounds.
 
         Returns:
@@ -182,7 +181,6 @@ def shared_space(
     """Find what all sites have in common: parameters of the same name with the same labels.
 
     Args:
-        sites: Each with its draws.
         names: What to pool; by default whatever all sites have.
         transforms: Declared by name; the others are inferred.
         prior: Draws of the prior, which show bounds best.

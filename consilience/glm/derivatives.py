@@ -216,9 +216,6 @@ def triangle(matrix: Tensor) -> Tensor:
 def sum_up(parts: Sequence[Derivatives]) -> Derivatives:
     """Add derivatives up.
 
-    Args:
-        parts: One a client.
-
     Returns:
         Those of all rows.
     """
@@ -256,13 +253,6 @@ def begin(totals: Sums, prior: Quadratic) -> Search:
     """Start at B = 0, where the sums of the first round are all that is needed.
 
     The step from there is a regression on ones and zeros that mark the classes, with the task's prior.
-
-    Args:
-        totals: The sums of all rows.
-        prior: The prior.
-
-    Returns:
-        The search.
     """
     classes, width = prior.mean.shape
     size = totals.counts.sum()
@@ -284,7 +274,6 @@ def layer_gram(totals: Sums, width: int) -> Tensor:
     """Take the Gram matrix of a layer's features.
 
     Args:
-        totals: The sums of all rows.
         width: K, how many the layer has, its bias among them.
 
     Returns:
@@ -296,9 +285,6 @@ def layer_gram(totals: Sums, width: int) -> Tensor:
 
 def smallest_ridge(matrix: Tensor) -> Tensor:
     """Choose what is added to a Hessian's diagonal, so that rounding decides nothing.
-
-    Args:
-        matrix: The Hessian.
 
     Returns:
         A number far below its mean diagonal.
@@ -312,7 +298,6 @@ def advance(search: Search, totals: Derivatives, prior: Quadratic) -> Search:
     Args:
         search: Where the search stood when the point was asked about.
         totals: The derivatives of all rows at `search.next`.
-        prior: The prior.
 
     Returns:
         Where it stands now.
@@ -337,10 +322,6 @@ def advance(search: Search, totals: Derivatives, prior: Quadratic) -> Search:
 def hessian(search: Search, prior: Quadratic) -> Tensor:
     """Write the Hessian of U where the search stands.
 
-    Args:
-        search: The search.
-        prior: The prior.
-
     Returns:
         A matrix [P, P], over the weights of one class after another.
     """
@@ -356,7 +337,6 @@ def newton_step(search: Search, prior: Quadratic) -> Tensor:
 
     Args:
         search: Where the search stands.
-        prior: The prior.
 
     Returns:
         The step [C, K].
@@ -407,9 +387,6 @@ def laplace(mean: Tensor, matrix: Tensor, like: Params, log_noise: Tensor | None
         matrix: The Hessian of U, over the weights of one class after another and, where it is learned, the log-noise.
         like: Names and shapes of the layer's weights.
         log_noise: The log-noise, used where the matrix has a row for it.
-
-    Returns:
-        The Gaussian.
     """
     count = mean.numel()
     places = pack(tree.unravel(torch.arange(count), like)).long().flatten()
@@ -430,7 +407,6 @@ def with_gauge(matrix: Tensor, prior: Quadratic) -> Tensor:
 
     Args:
         matrix: The Hessian of U [P, P].
-        prior: The prior.
 
     Returns:
         The same matrix where the prior is not flat.

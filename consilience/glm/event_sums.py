@@ -107,7 +107,6 @@ def weigh_at_risk(phi: Tensor, data: Data, weights: Tensor | None) -> tuple[Tens
 
     Args:
         phi: φ of all rows of the site [N, D].
-        data: The rows.
         weights: B [1, D]; None for 0.
 
     Returns:
@@ -129,11 +128,7 @@ def begin_search(totals: Derivatives, prior: Quadratic, size: Tensor) -> Search:
 
     Args:
         totals: The sums of all sites.
-        prior: The prior.
         size: How many rows there are.
-
-    Returns:
-        The search.
     """
     zero = torch.zeros_like(prior.mean)
     gradient = totals.gradient + prior.gradient(zero)

@@ -37,9 +37,6 @@ class Head(Protocol):
     def prepare(self, totals: Sums) -> Any:
         """Do what does not depend on λ.
 
-        Args:
-            totals: The sums of all rows.
-
         Returns:
             A fit with λ = 0.
         """
@@ -49,14 +46,12 @@ class Head(Protocol):
 
         Args:
             fit: What `prepare` returned.
-            share: λ/n.
         """
 
     def predict(self, fit: Any, features: Tensor) -> Distribution:
         """Predict.
 
         Args:
-            fit: A fit with its λ.
             features: φ [N, D].
 
         Returns:
@@ -69,8 +64,6 @@ class Head(Protocol):
         Args:
             fit: What `prepare` returned.
             features: Their φ [N, D].
-            y: Their labels or targets.
-            shares: Values of λ/n.
 
         Returns:
             A distribution for each value.
@@ -78,9 +71,6 @@ class Head(Protocol):
 
     def linear(self, fit: Any) -> tuple[Tensor, Tensor]:
         """Write the head's mean as a linear layer.
-
-        Args:
-            fit: A fit with its λ.
 
         Returns:
             Weights [C, D] and biases [C], of features as they are.
@@ -91,8 +81,6 @@ def fit(head: Head, totals: Sums, share: float | None = None, least: float = LEA
     """Fit a head to totals.
 
     Args:
-        head: Which.
-        totals: The sums of all rows.
         share: λ/n; None: where the marginal likelihood is largest.
         least: The smallest λ/n that is considered then.
 
@@ -111,10 +99,6 @@ _latest: dict[Head, tuple[Sums, Any]] = {}
 
 def prepared(head: Head, totals: Sums) -> Any:
     """Prepare a head, or take what was prepared last for these very totals: in a simulation all sites ask.
-
-    Args:
-        head: Which.
-        totals: The sums of all rows.
 
     Returns:
         What `head.prepare` returns.
@@ -153,7 +137,6 @@ def least_share(wire: str, totals: Sums) -> float:
 
     Args:
         wire: The precision in which sums are sent.
-        totals: The sums.
 
     Returns:
         The norm of the rounding errors, roughly; next to nothing where sums are sent in double precision.
@@ -169,9 +152,7 @@ def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str,
     """Tell which settings were chosen at an end of what was tried.
 
     Args:
-        share: λ/n.
         least: The smallest that it could be.
-        temperature: The temperature.
 
     Returns:
         The settings at an end as a diagnosis; empty where none is.

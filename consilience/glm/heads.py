@@ -302,7 +302,7 @@ class Discriminant:
         return (rotated**2 @ inverse).unsqueeze(1) - 2 * cross + (fit.centres**2 @ inverse)
 
     def _scores(self, fit: Classes, distances: Tensor, counts: Tensor, size: Tensor) -> Tensor:
-        """log π_c + log p(z | c), up to what classes share."""
+        """Log π_c + log p(z | c), up to what classes share."""
         features = len(fit.values)
         freedom = size + features + 3  # of the covariance's posterior, and one
         if self.plain:

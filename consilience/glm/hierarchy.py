@@ -220,9 +220,6 @@ def pool(
         groups: Which variance a weight has: 0, 1, … [P].
         scale: The standard deviation of the half-normal prior of each τ [G].
         nodes: Of the grid, for each variance.
-
-    Returns:
-        The hierarchy.
     """
     precision, linear = stack(factors)
     scale = scale.double()
@@ -247,7 +244,7 @@ def pool(
 def _look(
     axes: Sequence[Tensor], scale: Tensor, at: Callable[[Tensor], Iterator[Population]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log τ at the nodes [J, G], their weights [J] and means [J, P, M]; spacing is even in log τ."""
+    """Log τ at the nodes [J, G], their weights [J] and means [J, P, M]; spacing is even in log τ."""
     logs = torch.cartesian_prod(*axes).reshape(-1, len(axes))
     found = [(part.mean, part.log_evidence) for part in at(logs)]
     mean, evidence = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -274,7 +271,6 @@ def site_posterior(hierarchy: Hierarchy, factor: Natural) -> Belief:
     """Find what is known of one site's weights: computed at home, from what all sites share and its own rows.
 
     Args:
-        hierarchy: What all sites say.
         factor: What this site's rows say, which are among them.
 
     Returns:
@@ -311,9 +307,6 @@ def _at_nodes(precision: Tensor, linear: Tensor, var: Tensor, mean: Tensor, spre
 def mean_site(hierarchy: Hierarchy) -> Belief:
     """Say what is known of μ, the mean of the sites' weights: a mixed model's fixed effects.
 
-    Args:
-        hierarchy: What all sites say.
-
     Returns:
         The mixture over T of N(E(μ | T, D), V), by its moments.
     """
@@ -323,9 +316,6 @@ def mean_site(hierarchy: Hierarchy) -> Belief:
 
 def newcomer(hierarchy: Hierarchy) -> Belief:
     """Say what is known of the weights of a site that took no part.
-
-    Args:
-        hierarchy: What all sites say.
 
     Returns:
         The mixture over T of N(μ, T + V), by its moments.
@@ -338,9 +328,6 @@ def likely_sites(hierarchy: Hierarchy) -> tuple[Tensor, Tensor]:
     """Draw the weights of sites that could be, where μ is as expected: pairs about it, each with its opposite.
 
     With no more weights than pairs they are orthogonal, so that their covariance is E(T | D) exactly.
-
-    Args:
-        hierarchy: What all sites say.
 
     Returns:
         The weights [2 · pairs, P], and what is not known of each: the covariance of μ [P, P].
@@ -366,7 +353,6 @@ def deviations(hierarchy: Hierarchy, levels: Sequence[float] = (0.025, 0.5, 0.97
     """Summarise how much sites differ in each weight.
 
     Args:
-        hierarchy: What all sites say.
         levels: Which quantiles of τ = √T.
 
     Returns:

@@ -107,14 +107,10 @@ def fit_variances(
     """Maximise the marginal likelihood over the sites' variances and the noise.
 
     Args:
-        sums: One a site.
         layer: Names and shapes of the linear layer's weights.
         prior: What is believed of μ before.
         scale: The standard deviation of the half-normal prior of each τ [G]; None: no penalty, as in REML.
         noise_prior: That over the log-noise, if any.
-
-    Returns:
-        The variances.
     """
     groups = groups_of(layer)
     totals = add(sums)

@@ -94,7 +94,6 @@ def length_of(features: int, outputs: int, classes: int | None) -> int:
     """Count the numbers of a release.
 
     Args:
-        features: D.
         outputs: How many classes or targets there are.
         classes: How many classes; None for numbers.
 
@@ -154,7 +153,6 @@ def sum_bounded(features: Map, data: Data, classes: int | None, privacy: Privacy
         features: From rows to ψ.
         data: The rows; padding has weight 0, and no weight counts for more than 1.
         classes: How many there are; None for numbers.
-        privacy: The setting.
 
     Returns:
         Σ v [d].
@@ -179,10 +177,8 @@ def read_release(
 
     Args:
         total: The sum over sites.
-        features: D.
         outputs: How many classes or targets there are.
         classes: How many classes; None for numbers.
-        privacy: The setting.
         part: The share of μ² that the release took.
 
     Returns:
@@ -254,9 +250,6 @@ def positive_mean(estimate: Tensor, error: Tensor) -> Tensor:
 
 def fit_noisy(totals: NoisySums) -> Spectrum:
     """Fit a linear head to noisy sums by the algorithm above.
-
-    Args:
-        totals: The sums.
 
     Returns:
         The posterior of w along the eigenvectors of A, as a fit of features a: what `latent` gives with it is in
@@ -355,7 +348,6 @@ def sum_scores(head: Noisy, fit: Spectrum, features: Map, data: Data) -> Clipped
     """Add up how much better temperatures other than 1 predict a client's rows, as the numbers that are released.
 
     Args:
-        head: The head.
         fit: What the server fitted to the first release.
         features: From rows to ψ.
         data: The rows; padding has weight 0, and no weight counts for more than 1.
@@ -400,9 +392,6 @@ def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part:
     """Add up what clients released, and fit a head to it.
 
     Args:
-        task: The statistical problem.
-        replies: The clients' releases.
-        privacy: The setting.
         part: The share of μ² that they spent.
 
     Returns:

@@ -74,9 +74,6 @@ class Normal(NamedTuple):
 def contrasts(classes: int) -> Tensor:
     """Make Q.
 
-    Args:
-        classes: C.
-
     Returns:
         Orthonormal columns that add up to 0 each [C, C − 1].
     """
@@ -92,9 +89,7 @@ def scale_of(width: int, bias: bool, privacy: Privacy) -> Tensor:
     """Find what (1, ψ) is multiplied with to make a.
 
     Args:
-        width: K.
         bias: Whether the first of them is the constant.
-        privacy: The setting.
 
     Returns:
         [K].
@@ -125,7 +120,6 @@ def sum_derivatives(features: Map, data: Data, weights: Tensor, privacy: Privacy
         features: From rows to ψ, without a leading 1.
         data: The rows; padding has weight 0, and no weight counts for more than 1.
         weights: θ [C, K] of (1, ψ), or of ψ where there is no bias.
-        privacy: The setting.
 
     Returns:
         Σ v [d].
@@ -159,7 +153,6 @@ def curvature(rows: Tensor, weighted: Tensor, p: Tensor, q: Tensor) -> Tensor:
         rows: a [N, K].
         weighted: Probabilities, each row's times its weight [N, C].
         p: Probabilities [N, C].
-        q: Q.
 
     Returns:
         The sum [P, P].
@@ -180,8 +173,6 @@ def read_derivatives(total: Released, point: Tensor, classes: int, privacy: Priv
     Args:
         total: The sum over sites.
         point: t₀ [P].
-        classes: C.
-        privacy: The setting.
         part: The share of μ² that the release took.
 
     Returns:
@@ -206,7 +197,6 @@ def join_rounds(before: NoisyDerivatives | None, seen: NoisyDerivatives) -> Nois
 
     Args:
         before: Those of earlier rounds, if there were any.
-        seen: The newest.
 
     Returns:
         All of them, the first one first.
@@ -250,9 +240,6 @@ def contrast_prior(prior: Quadratic, scale: Tensor) -> Normal:
     Args:
         prior: Means and precisions above 0 [C, K].
         scale: From θ to its weights of a [K].
-
-    Returns:
-        The prior over t.
     """
     q = contrasts(len(prior.mean))
     mean = q.mT @ (prior.mean / scale)
@@ -268,7 +255,6 @@ def as_weights(fitted: Normal, prior: Quadratic, scale: Tensor) -> tuple[Tensor,
     """Write a Gaussian over t as one over θ; along what all classes share, the prior is all that is known.
 
     Args:
-        fitted: The Gaussian.
         prior: The prior over θ.
         scale: From θ to its weights of a [K].
 

@@ -45,9 +45,6 @@ def fit_numbers(totals: NoisySums, prior: Quadratic, scale: Tensor, bound: float
         scale: What (1, ψ) is multiplied with to make a [K].
         bound: That of the targets.
         noise: s² in the targets' units, where it is known.
-
-    Returns:
-        The posterior.
     """
     variance = fit_noisy(totals).noise.mean()
     if noise is not None:

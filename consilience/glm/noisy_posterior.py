@@ -90,7 +90,6 @@ def unknown_variances(values: Tensor, shrunk: Tensor, noise_var: Tensor, least: 
     Args:
         values: λ, eigenvalues with noise, ascending [P].
         shrunk: f(λ), ascending [P].
-        noise_var: τ².
         least: What no f(λ) is below.
 
     Returns:
@@ -107,15 +106,7 @@ def unknown_variances(values: Tensor, shrunk: Tensor, noise_var: Tensor, least: 
 
 
 def fit_line(seen: NoisyDerivatives, prior: Normal) -> Normal:
-    """Find the Gaussian posterior for F = −Hw.
-
-    Args:
-        seen: A release.
-        prior: The prior.
-
-    Returns:
-        The posterior.
-    """
+    """Find the Gaussian posterior for F = −Hw."""
     values, basis = torch.linalg.eigh(seen.hessian)
     known = shrink_eigenvalues(values, seen.hessian_var)
     unknown = unknown_variances(values, known, seen.hessian_var)
@@ -134,10 +125,6 @@ def fit_line(seen: NoisyDerivatives, prior: Normal) -> Normal:
 def gram_of(seen: NoisyDerivatives, classes: int) -> Tensor:
     """Estimate Σ aaᵀ from the release at t = 0, where QᵀSQ = I/C.
 
-    Args:
-        seen: The first release.
-        classes: C.
-
     Returns:
         A positive semi-definite matrix [K, K].
     """
@@ -155,7 +142,6 @@ class Population:
 
     Args:
         gram: Σ aaᵀ [K, K].
-        classes: C.
         scale: From θ to its weights of a [K].
     """
 
@@ -207,8 +193,6 @@ class Target:
     """The log-density of t, given all releases.
 
     Args:
-        rounds: The releases.
-        prior: The prior.
         population: Rows that stand for the features' distribution.
     """
 
@@ -312,10 +296,7 @@ def fit_curve(
     """Find the mean and covariance of the posterior.
 
     Args:
-        rounds: The releases.
-        prior: The prior.
         gram: Σ aaᵀ, as far as it is known.
-        classes: C.
         scale: From θ to its weights of a [K].
         effort: How long to draw; None after the last round, where it is said if draws do not agree.
 
@@ -343,9 +324,6 @@ def moments_of(drawn: Tensor) -> Normal:
 
     Args:
         drawn: [S, P].
-
-    Returns:
-        The Gaussian.
     """
     away = drawn - drawn.mean(0)
     return Normal(drawn.mean(0), torch.linalg.inv(away.mT @ away / (len(away) - 1)))

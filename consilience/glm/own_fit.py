@@ -53,11 +53,7 @@ class Told(NamedTuple):
 
 
 def is_on_columns(model: nn.Module) -> bool:
-    """Tell whether a model is one linear layer on the columns themselves, so that its weights are effects.
-
-    Args:
-        model: A network.
-    """
+    """Tell whether a model is one linear layer on the columns themselves, so that its weights are effects."""
     layers = flatten(model)
     return isinstance(layers[-1], nn.Linear) and all(isinstance(layer, nn.Flatten) for layer in layers[:-1])
 
@@ -77,7 +73,6 @@ def tell_first(task: Task, data: Data, own: bool) -> Any:
 
     Args:
         task: A task whose model ends in a linear layer.
-        data: The site's rows.
         own: Whether to say its own fit as well, where it has one.
 
     Returns:
@@ -149,7 +144,6 @@ def fit_alone(task: Task, data: Data) -> OwnFit:
 
     Args:
         task: A task of classes, counts or times to an event, whose model ends in a linear layer.
-        data: The site's rows.
 
     Returns:
         The fit. Where a column separates the outcomes, the mode is as far out as the search went, and the curvature

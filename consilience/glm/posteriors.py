@@ -39,7 +39,6 @@ def first_sums(task: Task, data: Data) -> Sums | Derivatives:
 
     Args:
         task: A task whose model ends in a linear layer.
-        data: The client's rows.
 
     Returns:
         Sums of products of features and targets; for counts and times to an event, derivatives.
@@ -58,7 +57,6 @@ def differentiate_at(task: Task, data: Data, weights: Tensor, hessian: bool) -> 
 
     Args:
         task: A task whose model ends in a linear layer.
-        data: The client's rows.
         weights: Where, B [C, K].
         hessian: Whether to send the whole Hessian.
 
@@ -90,7 +88,6 @@ def weigh_rows(task: Task, data: Data, message: Tree, whole: bool) -> Weighing |
 
     Args:
         task: A task whose model ends in a linear layer.
-        data: The client's rows.
         message: Where derivatives are asked for; () in the first round.
         whole: Whether the whole Hessian is sent.
 
@@ -130,7 +127,6 @@ def class_posterior(task: Task, search: Search, whole: bool) -> Posterior:
     """Approximate the posterior of a softmax by Laplace's method.
 
     Args:
-        task: The statistical problem.
         search: Where the search for the mode stands.
         whole: Whether there is a Hessian.
 
@@ -147,8 +143,6 @@ def number_posterior(task: Task, totals: Sums, whole: bool) -> Posterior:
     """Find the posterior of a linear regression; with a learned noise, Laplace's approximation of it.
 
     Args:
-        task: The statistical problem.
-        totals: The sums of all rows.
         whole: Whether there are few enough weights for a precision matrix.
 
     Returns:

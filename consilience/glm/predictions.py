@@ -57,8 +57,6 @@ def predict_head(task: Task, head: Head | Noisy, fit: Spectrum | Classes) -> Pre
 
     Args:
         task: A task whose model ends in a linear layer, in whose place the head stands.
-        head: The head.
-        fit: What was fitted.
 
     Returns:
         The model, in chunks of rows.

@@ -49,8 +49,6 @@ def check_private_classes(task: Task, privacy: Privacy, server: Server) -> None:
     """Refuse what has no private form.
 
     Args:
-        task: The statistical problem.
-        privacy: The setting.
         server: What the server sees.
 
     Raises:
@@ -81,10 +79,7 @@ def release_derivatives(task: Task, privacy: Privacy, message: Point | Last | tu
     """Add up a client's bounded rows at the point that is asked about.
 
     Args:
-        task: The statistical problem.
-        privacy: The setting.
         message: The point; () for 0. The last one is answered in two dimensions, which tells its share of the budget.
-        data: The client's rows.
 
     Returns:
         Sums without noise yet, which cannot be sent.
@@ -105,11 +100,8 @@ def aggregate_private(
     """Fit a posterior to noisy derivatives, and go to its mean.
 
     Args:
-        task: The statistical problem.
-        privacy: The setting.
         asked: The point that the clients answered; () for 0.
         before: Releases of earlier rounds; None before the first.
-        replies: The clients' releases.
 
     Returns:
         The posterior, what the next round asks about, () after the last one, and all releases so far.
@@ -141,9 +133,6 @@ def part_of(last: bool) -> float:
 
     Args:
         last: Whether it is the last one.
-
-    Returns:
-        The share.
     """
     if last:
         return LAST
@@ -154,7 +143,6 @@ def point_of(task: Task, message: Point | Last | tuple[()]) -> Tensor:
     """Read the point that a round of a private run asks about.
 
     Args:
-        task: The statistical problem.
         message: What the server sent.
 
     Returns:

@@ -25,8 +25,6 @@ def check_private_numbers(task: Task, privacy: Privacy, server: Server) -> None:
     """Refuse what has no private form.
 
     Args:
-        task: The statistical problem.
-        privacy: The setting.
         server: What the server sees.
 
     Raises:
@@ -47,11 +45,6 @@ def check_private_numbers(task: Task, privacy: Privacy, server: Server) -> None:
 def release_moments(task: Task, privacy: Privacy, data: Data) -> Reply:
     """Add up a client's bounded rows: the natural parameters of its likelihood, up to the noise's variance.
 
-    Args:
-        task: The statistical problem.
-        privacy: The setting.
-        data: The client's rows.
-
     Returns:
         Sums without noise yet, which cannot be sent.
     """
@@ -60,11 +53,6 @@ def release_moments(task: Task, privacy: Privacy, data: Data) -> Reply:
 
 def multiply_private(task: Task, privacy: Privacy, replies: Sequence[Received]) -> Dense:
     """Multiply the prior with what clients released, added up.
-
-    Args:
-        task: The statistical problem.
-        privacy: The setting.
-        replies: The clients' releases.
 
     Returns:
         The posterior.

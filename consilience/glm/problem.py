@@ -61,22 +61,12 @@ def priors_of(task: Task) -> tuple[Quadratic, Quadratic | None]:
 
 
 def weight_prior(task: Task) -> Dense:
-    """Write the task's prior over the linear layer, in double precision.
-
-    Args:
-        task: The statistical problem.
-
-    Returns:
-        The prior of μ.
-    """
+    """Write the task's prior over the linear layer, in double precision."""
     return task.prior.dense({name: leaf.double() for name, leaf in layer_of(task).items()})
 
 
 def check_proper(task: Task) -> None:
     """Refuse a flat prior where the rows alone leave a combination of weights open.
-
-    Args:
-        task: The statistical problem.
 
     Raises:
         InputError: Classes have a flat prior.
@@ -90,9 +80,6 @@ def check_proper(task: Task) -> None:
 
 def check_bounded(task: Task) -> None:
     """Refuse features that no noise could hide.
-
-    Args:
-        task: The statistical problem.
 
     Raises:
         InputError: The features are not clipped.
@@ -108,7 +95,6 @@ def warn_of_few_rows(replies: Sequence[Received], whole: bool = True) -> None:
     """Warn of Gram matrices that show single rows.
 
     Args:
-        replies: The clients' sums.
         whole: Whether they are all of a round's, so that it is known how many.
     """
     few = [

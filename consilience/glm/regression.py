@@ -34,12 +34,8 @@ def regress(totals: Sums, prior: Quadratic, log_noise: Tensor | Quadratic) -> Li
     are left over n − p.
 
     Args:
-        totals: The sums of all rows.
         prior: The prior over B.
         log_noise: The log-variance of an observation, or its prior where it is learned.
-
-    Returns:
-        The mode.
     """
     problem = _Regression(totals, prior)
     if isinstance(log_noise, Quadratic):
@@ -52,8 +48,6 @@ def line_hessian(line: Line, totals: Sums, prior: Quadratic, noise_prior: Quadra
     """Write the Hessian of U at the mode of a linear regression.
 
     Args:
-        line: The mode.
-        totals: The sums of all rows.
         prior: The prior over B.
         noise_prior: That over the log-noise, where it is learned.
 

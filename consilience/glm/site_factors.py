@@ -26,7 +26,6 @@ def prior_of(task: Task, message: Point | Gaussian) -> Dense:
     """Find the prior of a client's weights.
 
     Args:
-        task: The statistical problem.
         message: What the server sent.
 
     Returns:
@@ -43,7 +42,6 @@ def likelihood_of(posterior: Posterior, prior: Dense, task: Task) -> Natural:
     Args:
         posterior: As the inference found it.
         prior: The prior it was found with.
-        task: The statistical problem.
 
     Returns:
         Λₖ and hₖ, in the task's precision.
@@ -58,7 +56,6 @@ def posterior_of(factor: Natural, prior: Dense) -> Dense:
     """Put the prior back into what a client's rows say.
 
     Args:
-        factor: Λₖ and hₖ.
         prior: The prior that was taken out.
 
     Returns:
@@ -74,7 +71,6 @@ def as_factor(task: Task, said: Any, log_noise: Tensor | tuple[()]) -> Natural:
     """Read what a client's rows say about its weights.
 
     Args:
-        task: The statistical problem.
         said: As it was sent, or kept.
         log_noise: The log-variance of an observation; () for classes.
 
@@ -109,7 +105,6 @@ def noise_of(task: Task, said: dict[str, Any], scales: Tensor) -> Tensor | tuple
     """Find the noise of numbers: as the task has it, or by the marginal likelihood.
 
     Args:
-        task: The statistical problem.
         said: What each client sent.
         scales: Of the priors of τ.
 
@@ -128,10 +123,6 @@ def noise_of(task: Task, said: dict[str, Any], scales: Tensor) -> Tensor | tuple
 def shared_prior(task: Task, hierarchy: Hierarchy) -> Gaussian:
     """Write N(μ, T) by the weights' names.
 
-    Args:
-        task: The statistical problem.
-        hierarchy: What all sites say.
-
     Returns:
         The means of μ and T, T no smaller than a search for a mode can bear.
     """
@@ -145,7 +136,6 @@ def as_posterior(task: Task, belief: Belief, log_noise: Tensor | tuple[()]) -> D
     """Write a belief about the layer as a posterior of the task.
 
     Args:
-        task: The statistical problem.
         belief: About the layer's weights.
         log_noise: The log-variance of an observation; () for classes.
 
@@ -162,9 +152,6 @@ def as_posterior(task: Task, belief: Belief, log_noise: Tensor | tuple[()]) -> D
 def spread_of(task: Task) -> float:
     """Tell how many times wider what people read is than a weight.
 
-    Args:
-        task: The statistical problem.
-
     Returns:
         √2 for classes: log-odds are differences of two logits; 1 for numbers.
     """
@@ -175,10 +162,6 @@ def spread_of(task: Task) -> float:
 
 def describe_spread(task: Task, hierarchy: Hierarchy) -> dict[str, Any]:
     """Say how much sites differ.
-
-    Args:
-        task: The statistical problem.
-        hierarchy: What all sites say.
 
     Returns:
         τ of intercepts and slopes, in the units that people read: the median and a 95 % interval.

@@ -47,9 +47,6 @@ class Spectrum(NamedTuple):
     def at(self, share: float) -> Spectrum:
         """Choose λ.
 
-        Args:
-            share: λ/n.
-
         Returns:
             The fit there.
         """
@@ -125,9 +122,6 @@ class Spectrum(NamedTuple):
 
     def log_shrinkage(self, share: float) -> Tensor:
         """Evaluate what λ takes from the marginal likelihood along a set's eigenvectors.
-
-        Args:
-            share: λ/n.
 
         Returns:
             ½ Σ log λ/(g + λ) [B].

@@ -89,9 +89,6 @@ class Moments(NamedTuple):
 def in_chunks(data: Data) -> Iterator[Data]:
     """Cut rows into parts.
 
-    Args:
-        data: A client's rows.
-
     Yields:
         Up to `CHUNK` rows at a time.
     """
@@ -235,7 +232,6 @@ def compress(sums: Sums, dtype: torch.dtype) -> Sums:
     about the mean, beside means and deviations in single precision.
 
     Args:
-        sums: In double precision.
         dtype: float64, float32 or float16.
 
     Returns:
@@ -309,14 +305,7 @@ def subtract(totals: Sums, part: Sums) -> Sums:
 
 
 def moments(totals: Sums) -> Moments:
-    """Centre and scale totals: the same as if every site had standardised its features by all sites' moments.
-
-    Args:
-        totals: The sums of all rows.
-
-    Returns:
-        Their moments.
-    """
+    """Centre and scale totals: the same as if every site had standardised its features by all sites' moments."""
     gram = square_matrix(whole_gram(totals), totals.features)
     size = gram[0, 0]
     mean = gram[0, 1:] / size
@@ -335,9 +324,6 @@ def moments(totals: Sums) -> Moments:
 
 def whole_gram(totals: Sums) -> Tensor:
     """Add the classes' triangles where there is one for each.
-
-    Args:
-        totals: Sums.
 
     Returns:
         One triangle [T].
@@ -408,8 +394,6 @@ def check_memory(features: int, classes: int, by_class: bool) -> None:
     """Refuse Gram matrices that no machine of usual size holds, before any work is done.
 
     Args:
-        features: D.
-        classes: C.
         by_class: Whether there is one for each class.
 
     Raises:

@@ -39,7 +39,6 @@ def warn_of_strong_effects(task: Task, replies: Sequence[Received], mean: Tensor
     Columns are taken to be on one scale, so that the size of coefficients says how far log-odds vary.
 
     Args:
-        task: The statistical problem.
         replies: What the sites sent; nothing is said where their rows are not known one by one.
         mean: The pooled weights, in the order of the task's.
         covered: How often 95 % intervals of the method held the truth.
@@ -63,7 +62,6 @@ def warn_of_one_class(task: Task, replies: Sequence[Received]) -> None:
     the prior balances it. Of rows of several classes the curvature is far above.
 
     Args:
-        task: The statistical problem.
         replies: The sites' posteriors; nothing is said of sums of several.
     """
     if not learns_last_layer(task.model) or classes_of(task) is None or len(replies) < 2:

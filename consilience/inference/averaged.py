@@ -64,9 +64,7 @@ class VariationalGaussian:
         """Find the Gaussian in double precision.
 
         Args:
-            task: the target
             start: where the search for the mode begins
-            client: the rows and the key
 
         Returns:
             A Gaussian with a whole precision matrix.
@@ -110,9 +108,7 @@ class _Rows:
         """Keep the rows in double precision.
 
         Args:
-            task: The target.
             mode: Weights, from which outputs are counted.
-            data: The rows.
         """
         self.task = task
         self.mode = mode

@@ -42,8 +42,6 @@ class Inference(Protocol):
 
         Args:
             task: the target: network, likelihood, prior and tilts
-            start: where to begin
-            client: the rows and the key
 
         Returns:
             The posterior, or what stands for it.
@@ -98,12 +96,8 @@ def chain(
     """Run passes over the client's rows. Running statistics follow the passes, not the kernel.
 
     Args:
-        task: the target
         start: where the chain begins
-        client: the rows and the key
-        kernel: takes the steps
         epochs: passes over the rows
-        batch: rows a step
         sample_at: the epochs at whose ends the weights are kept
         client_epochs: after how many of the epochs this client stops; None: after all
         augment: changes every batch's inputs
@@ -198,7 +192,6 @@ def order_of(w: Tensor, key: Key, shuffle: bool) -> Tensor:
 
     Args:
         w: the rows' weights [N]
-        key: the pass's
         shuffle: whether the key decides; otherwise the rows stay as they are
 
     Returns:
@@ -213,7 +206,6 @@ def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
     """So many rows at a time; small leaves are put in order at once, large ones batch by batch.
 
     Args:
-        data: all rows
         order: their numbers, in the order in which they come
         batch: rows at a time
 
@@ -245,12 +237,8 @@ def sample(
     """Run a chain and keep its weights at the ends of some epochs as a posterior.
 
     Args:
-        task: the target
         start: where the chain begins
-        client: the rows and the key
-        kernel: takes the steps
         epochs: passes over the rows
-        batch: rows a step
         sample_at: the epochs at whose ends the weights are kept
         shuffle: whether every pass has an order of its own
 
@@ -273,7 +261,6 @@ def keep_after_burn_in(epochs: int, burn: int, every: int) -> range:
     """The last epoch and every so many before it, as long as they are not burned.
 
     Args:
-        epochs: passes in all
         burn: passes before the first that may be kept
         every: passes from one kept to the next
 
@@ -292,9 +279,7 @@ def draw_epochs(client: Client, fewest: int | None, most: int) -> Tensor | None:
     """Draw how many passes this client makes this round, evenly from fewest … most.
 
     Args:
-        client: whose key decides
         fewest: the smallest number of passes; None: always `most`
-        most: the largest
 
     Returns:
         The number of passes; None: always `most`.

@@ -112,9 +112,7 @@ class BPCfKL:
         """Learn a coreset.
 
         Args:
-            task: the target
             seed: the same at every client, so that all trajectories start at the same weights
-            client: the rows and the key
 
         Returns:
             The pseudo-rows.
@@ -128,9 +126,7 @@ class BPCfKL:
         """Learn a coreset, and say how that went.
 
         Args:
-            task: the target
             seed: the same at every client, so that all trajectories start at the same weights
-            client: the rows and the key
 
         Returns:
             The pseudo-rows, how often their step was halved, and how near they are to single rows.
@@ -177,11 +173,7 @@ class BPCfKL:
 
         Args:
             task: which says how many classes there are
-            data: the client's rows
             key: for what is drawn
-
-        Returns:
-            The first coreset.
         """
         if self.own:
             return drawn(data, self.rows, key)
@@ -191,9 +183,7 @@ class BPCfKL:
         """Train on the client's rows from R starts and keep weights along the way.
 
         Args:
-            task: the target
             seed: the same at every client, so that all trajectories start at the same weights
-            client: the rows and the key
 
         Returns:
             Weights along all trajectories [R, Q, P], and how many steps lie between two of them.
@@ -239,7 +229,6 @@ class BPCfKL:
 
         Args:
             vectors: the sets of weights [M, P]
-            key: for the noise
 
         Returns:
             The perturbed sets [M·S, P]; the given ones where `noise` is 0.
@@ -253,7 +242,6 @@ class BPCfKL:
         """Take one step downhill, along the mean over the pseudo-rows.
 
         Args:
-            coreset: the pseudo-rows
             velocity: of the step before, in their inputs and targets; see `still`
             gradient: of the divergence, in their inputs and targets
             scale: factor of the steps ψ
@@ -275,9 +263,6 @@ class BPCfKL:
 
 def still(coreset: Coreset) -> Coreset:
     """The velocity of pseudo-rows before their first step.
-
-    Args:
-        coreset: the pseudo-rows
 
     Returns:
         Zeros, shaped as the gradient that `contrast` gives.
@@ -317,8 +302,6 @@ def contrast(task: Task, like: Params, coreset: Coreset, data_side: Tensor, core
 
     Args:
         task: the network and the likelihood
-        like: names and shapes of the weights
-        coreset: C
         data_side: weights drawn from p(θ|D) [M, P]
         coreset_side: weights drawn from q(θ|C) [M, P]
 
@@ -358,8 +341,6 @@ def departure(new: Coreset, first: Coreset, data: Data) -> Tensor:
 
     Args:
         new: the coreset after an update
-        first: as it began
-        data: the client's rows
 
     Returns:
         A boolean scalar.

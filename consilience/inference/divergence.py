@@ -60,9 +60,6 @@ class Divergence:
     def log_density(self, params: Params) -> Tensor:
         """The points' log p(θ), and −KL(q‖p) by its weight.
 
-        Args:
-            params: means and log-variances
-
         Returns:
             The sum, a scalar.
         """
@@ -78,9 +75,6 @@ class Divergence:
     def gaussian(self, like: Params) -> Gaussian:
         """The prior itself as a Gaussian.
 
-        Args:
-            like: names and shapes of the weights
-
         Returns:
             Means and variances.
         """
@@ -89,9 +83,6 @@ class Divergence:
     def dense(self, like: Params) -> Dense:
         """The prior itself with a whole precision matrix.
 
-        Args:
-            like: names and shapes of the weights
-
         Returns:
             Mean and precision.
         """
@@ -99,11 +90,6 @@ class Divergence:
 
     def draw(self, key: Key, n: int, like: Params) -> Params:
         """Draw weights from the prior itself.
-
-        Args:
-            key: for the draws
-            n: how many
-            like: names and shapes of the weights
 
         Returns:
             Weights with a leading dimension n.
@@ -115,8 +101,6 @@ def divergence(prior: Prior, mean: Params, gaussian_leaves: Iterable[str], weigh
     """The divergence for these means, of which some leaves are Gaussian.
 
     Args:
-        prior: p
-        mean: all means
         gaussian_leaves: names of the leaves that have variances
         weight: of the divergence, a scalar
         low: log-variances below act as this

@@ -79,9 +79,6 @@ class DPSGD:
     def slow_down(self, factor: float) -> DPSGD:
         """Stay as it is: to try again after looking at the rows would cost privacy.
 
-        Args:
-            factor: Not used.
-
         Returns:
             The same.
         """
@@ -90,9 +87,6 @@ class DPSGD:
     def prolong(self, times: int) -> DPSGD:
         """Take so many times as many steps; see `consilience.method.settings.prolong`.
 
-        Args:
-            times: How many times.
-
         Returns:
             The copy.
         """
@@ -100,9 +94,6 @@ class DPSGD:
 
     def for_rounds(self, rounds: int) -> DPSGD:
         """Spend the budget over so many rounds; see `consilience.methods.claims.for_rounds`.
-
-        Args:
-            rounds: How many there are.
 
         Returns:
             The same, which knows them.
@@ -192,11 +183,6 @@ class DPSGD:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Descend, privately.
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             Where the descent ends.
 
@@ -236,7 +222,6 @@ def poisson_batch(data: Data, share: float, key: Key) -> Data:
     """Draw a batch: every row by a coin of its own. Clients under one vmap get batches as large as the largest.
 
     Args:
-        data: A client's rows.
         share: The probability with which a row is drawn.
         key: The randomness, unless draws are secret.
 
@@ -255,8 +240,6 @@ def add_known(gradient: Tensor, task: Task, vector: Tensor, like: Params, size: 
 
     Args:
         gradient: What it is added to, flat; it may be written over.
-        task: The target.
-        vector: The weights, flat.
         like: Their names and shapes.
         size: n, the number of rows.
 

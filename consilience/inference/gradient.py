@@ -34,8 +34,6 @@ def gradient_of(task: Task, like: Params, size: Tensor) -> Gradient:
     """The gradient of U/n, for networks that do not draw.
 
     Args:
-        task: the target
-        like: names and shapes of the weights
         size: n, the client's number of examples
 
     Returns:
@@ -49,8 +47,6 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     """A training pass: forward and backward through likelihood, prior, tilts and anchor.
 
     Args:
-        task: the target
-        like: names and shapes of the weights
         size: n, the client's number of examples
 
     Returns:
@@ -90,9 +86,6 @@ def full_gradient(task: Task, params: Params, data: Data, batch: int) -> Params:
     """∇(U/n) over all of a client's rows.
 
     Args:
-        task: the target
-        params: the weights
-        data: the rows
         batch: how many rows are passed at a time
 
     Returns:
@@ -112,7 +105,6 @@ def statistics_in(task: Task, like: Params) -> Tensor | None:
 
     Args:
         task: whose network is asked about
-        like: names and shapes of the weights
 
     Returns:
         A mask [P]; None if there are no running statistics.

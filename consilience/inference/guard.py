@@ -34,7 +34,6 @@ def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tenso
         like: Names and shapes of the weights.
         start: The weights before training, flat.
         ends: The weights after training, or samples, flat.
-        data: The client's rows.
 
     Returns:
         Whether one of the ends is there, a scalar; None for classes, whose gradients are bounded.

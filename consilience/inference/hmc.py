@@ -76,11 +76,6 @@ class HMC:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U), with a warning where most proposals were rejected.
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             The samples, chain after chain.
 
@@ -93,11 +88,6 @@ class HMC:
 
     def sample(self, task: Task, start: Posterior, client: Client) -> Draws:
         """Sample exp(−U).
-
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
 
         Returns:
             The samples, with what the accept step saw.
@@ -208,12 +198,6 @@ def infer(inference: Inference, task: Task, start: Posterior, client: Client) ->
 
     Args:
         inference: HMC or any other
-        task: the target
-        start: where to begin
-        client: the rows and the key
-
-    Returns:
-        The posterior and the share.
     """
     if not isinstance(inference, HMC):
         return inference(task, start, client), torch.ones(())

@@ -52,12 +52,7 @@ class MultipleImputation:
         """Fit the imputed tables and combine the fits.
 
         Args:
-            task: the target
             start: where each fit begins
-            client: the rows and the key
-
-        Returns:
-            A Gaussian.
 
         Raises:
             InputError: if `marks` is not a list of pairs, there are fewer than two tables, or a fit is no Gaussian.
@@ -123,7 +118,6 @@ def impute(data: Data, outcome: Tensor, pairs: Sequence[tuple[int, int]], sweeps
         outcome: Columns of the target, [N, …].
         pairs: Which feature holds a column and which one marks its gaps.
         sweeps: Passes over the columns.
-        key: The randomness.
 
     Returns:
         Features without gaps, [N, D].

@@ -61,10 +61,7 @@ class Kernel(Protocol):
         """Take one step.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) at `vector`, on this step's batch
-            state: the kernel's
-            at: where the step stands
 
         Returns:
             The new weights and state.
@@ -90,9 +87,6 @@ class Optimise:
 
         Args:
             vector: the first weights, flat
-
-        Returns:
-            The memory.
         """
         return self.optimiser.init(vector)
 
@@ -100,10 +94,7 @@ class Optimise:
         """Take one step at the rate that the schedule allows here.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) on this step's batch
-            state: the optimiser's memory
-            at: where the step stands
 
         Returns:
             The new weights and memory.
@@ -141,10 +132,8 @@ class Held:
         """Take one step with the memory handed over.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) on this step's batch
             state: empty
-            at: where the step stands
 
         Returns:
             The new weights and the empty state.

@@ -105,9 +105,7 @@ class Laplace:
         """Find the mode and the curvature there.
 
         Args:
-            task: the target
             start: where the search for the mode begins
-            client: the rows and the key
 
         Returns:
             A Gaussian, with a whole precision matrix if `dense`.

@@ -46,7 +46,6 @@ def label_gradient(task: Task, params: Params, z: Tensor, y: Tensor) -> Tensor:
 
     Args:
         task: The network and the likelihood.
-        params: All weights.
         z: The network's outputs [N, O].
         y: The labels or targets [N].
 
@@ -63,7 +62,6 @@ def curvature_root(task: Task, params: Params, z: Tensor, y: Tensor) -> Tensor:
 
     Args:
         task: The network and the likelihood.
-        params: All weights.
         z: The network's outputs [N, O].
         y: The labels or targets [N].
 
@@ -85,9 +83,6 @@ def layer_moments(task: Task, params: Params, data: Data, roots: Roots | None = 
         data: The rows, counted by their weights.
         roots: Which gradients at the outputs are passed back; None: inputs alone.
         batch: Rows that are held in memory at a time.
-
-    Returns:
-        The moments.
     """
     layers = linear_layers(task.model)
     inputs: Params = {}
@@ -105,9 +100,6 @@ def layer_moments(task: Task, params: Params, data: Data, roots: Roots | None = 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     """Find the layers whose output is a matrix times their input, at one place or at many.
 
-    Args:
-        model: The network.
-
     Returns:
         The layers by name; convolutions in groups, or padded by a rule, are not among them.
     """
@@ -121,10 +113,6 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
 
 def matrix_of(params: Params, name: str) -> Tensor:
     """Write a layer as one matrix.
-
-    Args:
-        params: All weights.
-        name: The layer.
 
     Returns:
         Its weights [O, I], with the bias as last column where it has one.
@@ -141,7 +129,6 @@ def from_matrix(matrix: Tensor, name: str, like: Params) -> Params:
 
     Args:
         matrix: As `matrix_of` writes it.
-        name: The layer.
         like: All weights, for shapes and types.
 
     Returns:
@@ -212,7 +199,6 @@ def patches(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
     """Lay out what a layer multiplies.
 
     Args:
-        layer: The layer.
         x: Its inputs [N, …].
 
     Returns:
@@ -243,9 +229,6 @@ def _second_moment(v: Tensor, w: Tensor, power: int) -> Tensor:
 def last_linear(model: nn.Module) -> str:
     """Find the layer that a network ends with.
 
-    Args:
-        model: The network.
-
     Returns:
         The name of its last linear layer.
 
@@ -262,8 +245,6 @@ def features_of(task: Task, params: Params, x: Tensor) -> Tensor:
     """Run a network up to its last layer.
 
     Args:
-        task: The network.
-        params: Its weights.
         x: Inputs [N, …].
 
     Returns:
@@ -284,7 +265,6 @@ def resized(layer: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
     Args:
         layer: Whose type and device it has.
         inputs: How many inputs it has.
-        outputs: How many outputs.
 
     Returns:
         The layer, with a bias.

@@ -39,16 +39,7 @@ class Newton:
         return dataclasses.replace(self, steps=0)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        """Find the mode of U in double precision.
-
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
-        Returns:
-            The mode.
-        """
+        """Find the mode of U in double precision."""
         like = centre(start, task.like).params
         wide = {k: v.double() for k, v in like.items()}
         rows = client.data._replace(x=client.data.x.double(), w=client.data.w.double())

@@ -21,9 +21,6 @@ class Optimiser(Protocol):
     def init(self, vector: Tensor) -> Tree:
         """The state before the first step.
 
-        Args:
-            vector: the weights, flat
-
         Returns:
             The optimiser's memory.
         """
@@ -34,9 +31,7 @@ class Optimiser(Protocol):
         """Take one step at this rate.
 
         Args:
-            vector: the weights, flat
             gradient: of the loss at `vector`
-            state: the optimiser's memory
             rate: the step size, in place of the optimiser's own
             overwrite: whether the step may write over `vector` and `state`, which nobody needs again
 
@@ -49,9 +44,6 @@ def descend(vector: Tensor, direction: Tensor, rate: float | Tensor, overwrite: 
     """θ − ε·s, in one pass over memory where the rate is a plain number.
 
     Args:
-        vector: θ
-        direction: s
-        rate: ε
         overwrite: whether the result may be written into `vector`
 
     Returns:
@@ -79,9 +71,6 @@ class Descent:
     def init(self, vector: Tensor) -> Tree:
         """The velocity before the first step.
 
-        Args:
-            vector: the weights, flat
-
         Returns:
             Zeros, or nothing without momentum.
         """
@@ -95,9 +84,7 @@ class Descent:
         """Take one step at this rate.
 
         Args:
-            vector: the weights, flat
             gradient: of the loss at `vector`
-            state: the velocity
             rate: the step size, in place of the optimiser's own
             overwrite: whether the step may write over `vector` and `state`
 
@@ -134,9 +121,6 @@ class FederatedAdam:
     def init(self, vector: Tensor) -> Tree:
         """The two moments before the first step.
 
-        Args:
-            vector: the weights, flat
-
         Returns:
             m = 0 and v = τ², or where it is said to start.
         """
@@ -151,9 +135,7 @@ class FederatedAdam:
         """Take one step at this rate.
 
         Args:
-            vector: the weights, flat
             gradient: of the loss at `vector`
-            state: m and v
             rate: the step size, in place of the optimiser's own
             overwrite: allowed, and not made use of
 
@@ -169,7 +151,6 @@ class FederatedAdam:
 
         Args:
             v: the memory so far
-            square: g², the newest
 
         Returns:
             The new v.
@@ -186,7 +167,6 @@ class Yogi(FederatedAdam):
 
         Args:
             v: the memory so far
-            square: g², the newest
 
         Returns:
             The new v.
@@ -213,9 +193,6 @@ class AdamSteps:
     def init(self, vector: Tensor) -> Tree:
         """The two moments and the count of steps before the first.
 
-        Args:
-            vector: the weights, flat
-
         Returns:
             m = 0, v = 0 and t = 0.
         """
@@ -227,7 +204,6 @@ class AdamSteps:
         """Take one step at this rate.
 
         Args:
-            vector: the weights, flat
             gradient: of the loss at `vector`
             state: m, v and t
             rate: the step size, in place of the optimiser's own

@@ -58,11 +58,6 @@ class SGD:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Descend on U/n.
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             Where the descent ends.
 
@@ -74,9 +69,6 @@ class SGD:
 
     def steps(self, client: Client) -> Tensor:
         """How many steps a client takes.
-
-        Args:
-            client: the rows and the key
 
         Returns:
             The count.
@@ -93,9 +85,6 @@ class SGD:
 
         Args:
             client: the rows, the key and the progress over the rounds
-
-        Returns:
-            The length.
         """
         steps = self.steps(client)
         rate = self.rate * self.decay(client.progress) / (1 - self.momentum)
@@ -146,11 +135,6 @@ class Adam:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Optimise U/n.
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             Where the steps end.
 
@@ -166,10 +150,6 @@ def fit_point(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Pos
 
     Args:
         settings: epochs, batch, schedules, weight decay and augmentation
-        optimiser: takes the steps
-        task: the target
-        start: where to begin
-        client: the rows and the key
 
     Returns:
         Where the optimiser ends.

@@ -63,14 +63,6 @@ class PreconditionedSGHMC:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
-        Returns:
-            The samples.
-
         Raises:
             InputError: if fewer epochs are left after burning than samples are asked for.
             Diverged: if the weights are not finite.
@@ -93,12 +85,7 @@ class PreconditionedSGHMC:
         """Make steps of the shape that the posterior has at a place.
 
         Args:
-            task: the target
             place: where the curvature is taken
-            client: the rows
-
-        Returns:
-            The steps.
         """
         size = client.data.size
         root = whitener(task, place, client.data, self.curvature)
@@ -136,10 +123,7 @@ class Step(NamedTuple):
         """Move the velocity, then the weights by it.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) on this step's batch
-            state: the velocity
-            at: where the step stands
 
         Returns:
             The new weights and velocity.
@@ -154,9 +138,7 @@ def whitener(task: Task, place: Posterior, data: Data, curvature: Curvature) -> 
     """Find the matrix that turns standard normals into draws of the shape of the posterior, √n too wide.
 
     Args:
-        task: the target
         place: where the curvature is taken
-        data: the rows
         curvature: how it is taken
 
     Returns:

@@ -39,7 +39,6 @@ def clipped_sum(task: Task, like: Params, clip: float) -> ClippedSum:
     Args:
         task: The target, of which the network and the likelihood count.
         like: Names and shapes of the weights.
-        clip: C.
 
     Returns:
         A function of the flat weights and rows, whose value its next call may overwrite.
@@ -119,9 +118,6 @@ def _shrink(squares: Tensor, clip: float) -> Tensor:
 
 def check_rows_apart(task: Task) -> None:
     """Refuse networks in which rows of a batch meet, and targets whose gradient is not a sum over rows.
-
-    Args:
-        task: The target.
 
     Raises:
         InputError: The network normalises over the batch or drops units at random, or the gradient is anchored.

@@ -36,9 +36,7 @@ def drawn(data: Data, rows: int, key: Key) -> Coreset:
     """A client's own rows, drawn without replacement, labels and all; drawn rows again where there are too few.
 
     Args:
-        data: the client's rows
         rows: K, how many rows
-        key: for the draw
 
     Returns:
         The first coreset; each of its rows counts n/K.
@@ -53,10 +51,8 @@ def initial(task: Task, data: Data, rows: int, spread: float, key: Key) -> Cores
 
     Args:
         task: which says how many classes there are
-        data: the client's rows
         rows: K, how many pseudo-rows
         spread: deviation of the inputs
-        key: for the inputs
 
     Returns:
         The first coreset; each of its rows counts n/K.

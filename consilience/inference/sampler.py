@@ -53,25 +53,13 @@ class Sampler:
     pace: float = field(default=1.0, metadata={"added": True})
 
     def slow_down(self, factor: float) -> Sampler:
-        """Take smaller steps, unless their size was chosen; see `consilience.method.settings.slow_down`.
-
-        Args:
-            factor: of the rate
-        """
+        """Take smaller steps, unless their size was chosen; see `consilience.method.settings.slow_down`."""
         if self.rate is not None:
             return self
         return replace(self, pace=factor * self.pace)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
-
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
-        Returns:
-            The samples.
 
         Raises:
             InputError: if the epochs are too few for the samples.
@@ -91,9 +79,6 @@ class Sampler:
 
     def choose(self, task: Task) -> PreconditionedSGHMC | CyclicalSGHMC:
         """Choose the sampler for a model.
-
-        Args:
-            task: the target
 
         Returns:
             The sampler, with these settings.

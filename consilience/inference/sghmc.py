@@ -56,11 +56,6 @@ class CyclicalSGHMC:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             The newest samples.
 
@@ -102,14 +97,7 @@ class CyclicalSGHMC:
         return range(-(-i * self.epochs // self.cycles), -(-(i + 1) * self.epochs // self.cycles))
 
     def rate_at(self, at: At) -> float | Tensor:
-        """The size of a step on the cosine of its cycle.
-
-        Args:
-            at: where the step stands
-
-        Returns:
-            ε.
-        """
+        """The size of a step on the cosine of its cycle."""
         cycle = self.cycle(at.epoch)
         return self.rate * cosine((at.progress * self.epochs - cycle.start) / len(cycle))
 
@@ -128,10 +116,7 @@ class CyclicalSGHMC:
         """Move the velocity, then the weights by it.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) on this step's batch
-            state: the velocity
-            at: where the step stands
 
         Returns:
             The new weights and velocity.

@@ -45,11 +45,6 @@ class SGLD:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             The samples, one an interval after burning.
 
@@ -75,10 +70,8 @@ class SGLD:
         """Step along the gradient and add noise.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) on this step's batch
             state: empty
-            at: where the step stands
 
         Returns:
             The new weights and the empty state.

@@ -55,11 +55,6 @@ class SWA:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Average the weights at the ends of the cycles.
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             The average, with running statistics of its own.
 
@@ -88,10 +83,8 @@ class SWA:
         """Step with momentum at the rate of this place in the cycle; at its end, add to the average.
 
         Args:
-            vector: the weights, flat
             gradient: ∇(U/n) on this step's batch
             state: velocity, steps done, average, count
-            at: where the step stands
 
         Returns:
             The new weights and state.
@@ -114,8 +107,6 @@ def refresh_statistics(task: Task, params: Params, data: Data, batch: int) -> Pa
 
     Args:
         task: whose network has the statistics
-        params: the weights
-        data: the rows
         batch: rows at a time
 
     Returns:

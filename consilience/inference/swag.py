@@ -53,11 +53,6 @@ class SWAG:
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
         """Take the moments of the snapshots.
 
-        Args:
-            task: the target
-            start: where to begin
-            client: the rows and the key
-
         Returns:
             A Gaussian with a variance for every weight of the network.
 

@@ -74,7 +74,6 @@ class Distillation:
         Args:
             task: the target, of which the network and the likelihood count
             seed: the same at every client, so that all start at the same weights
-            client: the rows and the key
 
         Returns:
             Pseudo-rows and a rate for each step.
@@ -116,7 +115,6 @@ class Distillation:
 
         Args:
             task: which says how many classes there are
-            client: the rows and the key
 
         Returns:
             Pseudo-rows around the mean of the client's, all at the first rate.
@@ -144,9 +142,7 @@ def train_on_lessons(
 
     Args:
         task: the network and the likelihood
-        like: names and shapes of the weights
         start: the weights before, flat
-        lessons: pseudo-rows and rates
         epochs: passes over the lessons
         w: how much each row of a batch counts; None: all alike
 
@@ -172,7 +168,6 @@ def join_lessons(every: list[Lessons], weights: Tensor) -> tuple[Lessons, Tensor
     """Join all clients' lessons step by step.
 
     Args:
-        every: each client's lessons
         weights: nₖ / n of each client
 
     Returns:

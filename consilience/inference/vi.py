@@ -79,9 +79,7 @@ class MeanField:
         """Maximise the ELBO.
 
         Args:
-            task: the target
             start: means to begin at, and variances where it is a Gaussian
-            client: the rows and the key
 
         Returns:
             The Gaussian, with variances for the weights of the Bayesian layers.
@@ -154,9 +152,6 @@ class OnMeans:
     def __call__(self, params: Params) -> Tensor:
         """The tilt at the means.
 
-        Args:
-            params: means and log-variances
-
         Returns:
             A scalar, in units of the mean loss.
         """
@@ -182,9 +177,6 @@ class Clamp:
 
         Args:
             vector: the first means and log-variances, flat
-
-        Returns:
-            The state.
         """
         return self.kernel.init(vector)
 
@@ -194,8 +186,6 @@ class Clamp:
         Args:
             vector: means and log-variances, flat
             gradient: of the negative ELBO / n on this step's batch
-            state: the kernel's
-            at: where the step stands
 
         Returns:
             The new numbers and state.
@@ -207,7 +197,7 @@ class Clamp:
 
 
 def _first_log_var(start: Posterior, mean: Params, names: Iterable[str], first: float) -> Params:
-    """log σ² where a chain begins: the start's own, or `first` where it has none."""
+    """Log σ² where a chain begins: the start's own, or `first` where it has none."""
     log_var = {k: torch.full_like(mean[k], first) for k in names}
     if isinstance(start, Gaussian):
         log_var |= {k: start.var[k].log() for k in log_var if k in start.var}

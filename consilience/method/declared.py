@@ -216,8 +216,6 @@ def doubt(method: Method, task: Task, message: Any, send: Any) -> str | None:
     """Say why no client can have sent this, beyond what holds for all methods; the server then does not use it.
 
     Args:
-        method: The method.
-        task: The statistical problem.
         message: What the client answers.
         send: What it sent, which has the form of this method's replies and finite numbers.
 
@@ -233,8 +231,6 @@ def implied(method: Method, task: Task, message: Any, send: Any) -> Any:
     """Work out the posterior that a client found, where it sends something made from it: its weights have bounds.
 
     Args:
-        method: The method.
-        task: The statistical problem.
         message: What the client answers.
         send: What it sent, which has the form of this method's replies and finite numbers.
 
@@ -301,8 +297,6 @@ def hand_out(method: Method, state: Any, ensemble: bool) -> Tree:
     """Strip a state to what predicting needs: anything else stays with the coordinator.
 
     Args:
-        method: The method.
-        state: The server's state.
         ensemble: Whether the sites' posteriors are handed out, and not one posterior or student alone.
 
     Returns:
@@ -343,9 +337,7 @@ def impute(method: Method, marks: str, tables: int) -> Method:
     """Fill gaps several times at the client, and add the spread between the fits to what it sends.
 
     Args:
-        method: The method.
         marks: Which feature holds a column and which one marks its gaps, as `1:2,4:5`.
-        tables: How many times.
 
     Returns:
         The method that does so; bounds take a filled gap for a number.

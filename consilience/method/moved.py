@@ -54,9 +54,6 @@ FUNCTIONS = {  # a function that every method had → the capability that has it
 def refuse_old_names(kind: type) -> None:
     """Refuse a method's class that says by a class variable, or does by a function, what nobody would look at.
 
-    Args:
-        kind: The class.
-
     Raises:
         InputError: It sets what is a fact of `About` or a capability now, or lacks the capability of its function.
     """

@@ -58,7 +58,6 @@ def slow_down(settings: S, factor: float) -> S:
 
     Args:
         settings: A method or an inference.
-        factor: Of the rate.
 
     Returns:
         The copy; the same object where nothing can be slowed down.
@@ -87,10 +86,6 @@ def prolong(settings: S, times: int) -> S:
     Whatever counts its work otherwise may have a method `prolong` of its own; what runs until it converges has no
     `epochs` and stays.
 
-    Args:
-        settings: An inference.
-        times: How many times.
-
     Returns:
         The copy; the same object where there is nothing to prolong.
     """
@@ -110,9 +105,6 @@ def prolong(settings: S, times: int) -> S:
 
 def passes(settings: object) -> int | None:
     """Count the passes over the rows that an inference makes.
-
-    Args:
-        settings: An inference.
 
     Returns:
         The passes; None where it goes on until it converges, or counts its work otherwise.

@@ -79,7 +79,6 @@ def server_step(
         task: The task, for the running statistics of its network.
         state: The server's state before the step.
         optimiser: Whose step is taken.
-        replies: The clients' weights.
         rule: What takes the place of the weighted mean.
 
     Returns:
@@ -98,7 +97,6 @@ def with_statistics(task: Task, point: Point, mean: Point) -> Point:
     Args:
         task: The task, which knows which parameters are statistics.
         point: The weights after a step.
-        mean: The clients' average.
 
     Returns:
         The weights of `point` with the statistics of `mean`.
@@ -111,7 +109,6 @@ def keep_fields(state: Any, fields: Sequence[str]) -> Tree:
     """Empty every field of a state but these.
 
     Args:
-        state: A named tuple.
         fields: The names of the fields to keep; names that the state lacks are ignored.
 
     Returns:

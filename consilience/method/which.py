@@ -36,9 +36,6 @@ def own_states(method: Method, task: Task, state: Any, memories: Mapping[int, Tr
     """Make the states as they are at sites.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
         memories: What each site kept in the last round, by its number; () for a site that took no part.
 
     Returns:
@@ -62,9 +59,6 @@ def state_for(method: Method, task: Task, state: Any, memories: Mapping[int, Tre
     """Find the state whose model predicts a site's rows.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
         memories: What each client kept in the last round, by number; a client without is a newcomer.
         client: Whose rows they are; None: a newcomer's.
 
@@ -85,9 +79,6 @@ def own_models(
     """Make the sites' own models.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
         memories: What each client kept in the last round, by number.
         clients: How many sites there are.
 

@@ -28,9 +28,6 @@ METHODS: dict[str, type[Method]] = {}
 def register(kind: type[Method]) -> type[Method]:
     """Make a method known by its name; usable as a decorator.
 
-    Args:
-        kind: The method's class.
-
     Returns:
         The class.
 
@@ -45,11 +42,7 @@ def register(kind: type[Method]) -> type[Method]:
 
 
 def register_module(module: ModuleType) -> None:
-    """Make the methods that a module defines known.
-
-    Args:
-        module: An imported module.
-    """
+    """Make the methods that a module defines known."""
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if issubclass(kind, Method) and not inspect.isabstract(kind) and kind.__module__ == module.__name__:
             register(kind)
@@ -60,9 +53,6 @@ def known_method(text: str) -> str:
 
     Args:
         text: Its name, or `package.module:Class`, where the module may lie in the current folder.
-
-    Returns:
-        Its name.
 
     Raises:
         InputError: There is no method of that name, or what is imported is not a method.
@@ -91,9 +81,6 @@ def method(text: str) -> Method:
 
     Args:
         text: Its name, or `package.module:Class` for one of your own.
-
-    Returns:
-        The method.
 
     Raises:
         InputError: There is no method of that name.

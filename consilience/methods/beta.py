@@ -167,7 +167,6 @@ def choose_beta(multiplied: Distribution, mixed: Distribution, y: Tensor, key: K
 
     Args:
         multiplied: The product of the clients' predictions for the rows.
-        mixed: Their mixture.
         y: The rows' labels or targets.
         key: Not used, since nothing is drawn.
 
@@ -187,7 +186,6 @@ def mean_loss(p: Distribution, y: Tensor) -> Tensor:
 
     Args:
         p: Predictions of N rows.
-        y: Their labels or targets.
 
     Returns:
         A scalar.
@@ -202,7 +200,6 @@ def descend_to_beta(
 
     Args:
         multiplied: The product of the clients' predictions for the rows.
-        mixed: Their mixture.
         y: The rows' labels or targets.
         key: For the order of the rows.
         loss: Of a batch's predictions and labels.
@@ -227,12 +224,8 @@ def step_beta(multiplied: Distribution, mixed: Distribution, y: Tensor, key: Key
 
     Args:
         multiplied: The product of the clients' predictions for the rows.
-        mixed: Their mixture.
         y: The rows' labels or targets.
         key: For the order of the rows.
-
-    Returns:
-        β.
     """
     return min(max(descend_to_beta(multiplied, mixed, y, key), 0.0), 1.0)
 

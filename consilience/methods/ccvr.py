@@ -117,7 +117,6 @@ def draw_features(totals: Sums, draws: int, key: Key) -> Data:
     Args:
         totals: Sums over all clients' rows, with a Gram matrix a class.
         draws: How many of each class.
-        key: The randomness.
 
     Returns:
         Features with their classes; each counts as many rows as its class has for every draw.

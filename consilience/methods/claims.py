@@ -92,7 +92,6 @@ def check_releases(method: Method, rounds: int) -> None:
 
     Args:
         method: The method with its settings.
-        rounds: How many.
 
     Raises:
         InputError: There are more than the budget is for, or fewer than it must be spent in.

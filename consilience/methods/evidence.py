@@ -123,12 +123,7 @@ class EvidencePooling(Pooling, Tunable, Releasable, Diagnosed, BatchNormed, Meth
         """Return the pool's prediction, which a student learns from.
 
         Args:
-            task: The statistical problem.
-            state: The pool.
             frequencies: π, how often each class is to be expected, [C]; None: as often as the clients saw it.
-
-        Returns:
-            The prediction.
         """
         total = state.counts.sum(0)
         if frequencies is None:

@@ -192,10 +192,6 @@ class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable
 def check_problem(task: Task, head: Head) -> None:
     """Refuse a task that a head cannot be fitted to.
 
-    Args:
-        task: The statistical problem.
-        head: The head.
-
     Raises:
         InputError: The model is not one linear layer on fixed features, the head is for other targets, or too large.
     """
@@ -213,8 +209,6 @@ def check_private_problem(
     """Refuse what has no private form.
 
     Args:
-        task: The statistical problem.
-        privacy: The setting.
         server: What the server sees.
         head: The head that was asked for.
         share: The prior's weight that was asked for.
@@ -236,7 +230,6 @@ def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictiv
     """Predict from a state.
 
     Args:
-        task: The statistical problem.
         head: The head that was fitted.
         state: The server's state; before any round, a random layer predicts.
 

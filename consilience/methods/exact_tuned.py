@@ -197,7 +197,6 @@ def choose_setting(scores: Tensor, totals: Sums) -> tuple[int, float, float]:
 
     Args:
         scores: Of each head and each setting of `GRID`.
-        totals: The sums of all rows.
 
     Returns:
         The head's index, λ/n and the temperature.
@@ -212,14 +211,7 @@ def choose_setting(scores: Tensor, totals: Sums) -> tuple[int, float, float]:
 
 
 def part_of(values: Tensor) -> float:
-    """Tell by its form which share of μ² a private message takes: moments [d], or scores [1, m].
-
-    Args:
-        values: What it releases.
-
-    Returns:
-        The share.
-    """
+    """Tell by its form which share of μ² a private message takes: moments [d], or scores [1, m]."""
     if values.ndim == 2:
         return SCORES
     return 1 - SCORES
@@ -232,10 +224,7 @@ def aggregate_private(
 
     Args:
         pool: Exact pooling with the head.
-        privacy: The setting.
-        task: The statistical problem.
         state: The state before the round.
-        replies: The clients' releases.
 
     Returns:
         The state after it.

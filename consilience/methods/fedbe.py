@@ -90,10 +90,6 @@ def points_of(inner: Method, replies: Sequence[Received]) -> tuple[Point, ...]:
 
     Args:
         inner: What the clients did.
-        replies: Their replies.
-
-    Returns:
-        Their weights.
 
     Raises:
         InputError: The clients send no weights.
@@ -115,7 +111,6 @@ def sharpened(p: Distribution, power: float) -> Distribution:
 
     Args:
         p: What the ensemble predicts.
-        power: s.
 
     Returns:
         p^s, normalised, for classes; a Normal as it is, because the spread of its members is what the student learns.

@@ -113,11 +113,6 @@ class FedKT(Pooling, ShowsInputs, BatchNormed, Method):
     def votes(self, task: Task, state: Pooled, x: Tensor) -> Tensor:
         """Count the models that say each class.
 
-        Args:
-            task: The statistical problem.
-            state: The clients' models.
-            x: N inputs.
-
         Returns:
             The votes, [N, C].
         """
@@ -147,11 +142,6 @@ def cut(client: Client, number: int) -> list[Client]:
 
 def count_votes(task: Task, models: Sequence[Posterior], x: Tensor) -> Tensor:
     """Let models vote, each for its most probable class.
-
-    Args:
-        task: The statistical problem.
-        models: Their weights.
-        x: N inputs.
 
     Returns:
         How many of them say each class, [N, C].

@@ -84,9 +84,6 @@ def known(p: Distribution) -> Categorical:
 def open_set(task: Task) -> Task:
     """Give a task's network one more output.
 
-    Args:
-        task: A classification task.
-
     Returns:
         The task with the unknown as its last class.
     """
@@ -113,7 +110,6 @@ def destroy(data: Data, unknown: int, key: Key) -> Data:
     Args:
         data: A client's rows; padding stays at its place.
         unknown: The label of outliers.
-        key: The randomness.
 
     Returns:
         As many outliers, labelled unknown.

@@ -96,7 +96,6 @@ def remember(recent: Recent, samples: Tensor) -> Recent:
     """Put new samples behind the old and drop the oldest.
 
     Args:
-        recent: What is remembered.
         samples: The draws of this round, [S, P].
 
     Returns:

@@ -121,8 +121,6 @@ def start_aggregator(combine: Task, models: int, key: Key) -> Point:
 
     Args:
         combine: The task of combining one model's outputs.
-        models: How many models there are.
-        key: The randomness.
 
     Returns:
         The aggregator's weights, for that many models.
@@ -134,11 +132,6 @@ def start_aggregator(combine: Task, models: int, key: Key) -> Point:
 @torch.no_grad()
 def stack_outputs(task: Task, models: Sequence[Posterior], x: Tensor) -> Tensor:
     """Predict with every model.
-
-    Args:
-        task: The statistical problem.
-        models: The clients' models.
-        x: N inputs.
 
     Returns:
         Their probabilities side by side, [N, K · C].

@@ -209,7 +209,6 @@ def could_be(hierarchy: Hierarchy, posterior: Dense) -> tuple[tuple[Posterior, .
     """List what a newcomer's weights could be: sites differ by T, and of each the uncertainty of μ is left.
 
     Args:
-        hierarchy: What all sites say.
         posterior: Of a newcomer; a learned noise stands last in it.
 
     Returns:
@@ -224,10 +223,6 @@ def could_be(hierarchy: Hierarchy, posterior: Dense) -> tuple[tuple[Posterior, .
 
 def check_problem(method: Hierarchical, task: Task) -> None:
     """Refuse a task or settings that partial pooling cannot work with.
-
-    Args:
-        method: The settings.
-        task: The statistical problem.
 
     Raises:
         InputError: The model is not one linear layer on fixed features, too large, or a setting makes no sense.

@@ -97,7 +97,6 @@ def usual_settings(
     """List the settings that are usual for a method on a linear model of the rows.
 
     Args:
-        method: The method.
         kind: What is predicted: classification, regression, counts or survival; numbers have a learned noise.
         weights: How many the linear model has.
         chosen: Settings that somebody chose; one of how sites infer, or of privacy, leaves no room for usual ones.
@@ -161,9 +160,6 @@ def table() -> dict[str, list[dict[str, Any]]]:
 def advise(situation: Situation) -> Advice:
     """Choose the method for a situation: the first rule that fits.
 
-    Args:
-        situation: What is known.
-
     Returns:
         The method with its reason.
 
@@ -187,9 +183,6 @@ def advise(situation: Situation) -> Advice:
 def cautions(situation: Situation) -> tuple[str, ...]:
     """List what to know in a situation, whatever is advised.
 
-    Args:
-        situation: What is known.
-
     Returns:
         A sentence each.
     """
@@ -201,7 +194,6 @@ def fits(conditions: Mapping[str, Any], situation: Situation) -> bool:
 
     Args:
         conditions: What must hold, by the names of a situation's fields.
-        situation: What is known.
 
     Returns:
         Whether they hold.

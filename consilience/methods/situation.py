@@ -67,9 +67,6 @@ class Shift(NamedTuple):
 def shift_of(sites: Sites) -> Shift:
     """Measure how far sites differ, from their training rows.
 
-    Args:
-        sites: Everybody's rows.
-
     Returns:
         The differences; none where there is one site, or times to an event are predicted.
     """
@@ -137,7 +134,6 @@ def situation_of(
     """Look at rows, and put what is asked for beside them.
 
     Args:
-        sites: Everybody's rows.
         place: Who asks: run, estimator or study.
         network: The network that somebody named: none, linear or other.
         weights: How many weights it has; those of a linear model on the columns if None.
@@ -218,9 +214,7 @@ def complete(advice: Advice, situation: Situation, sites: Sites) -> Advice:
     """Fill in what is usual for a method on these rows, and what to know besides.
 
     Args:
-        advice: A rule's advice.
         situation: What it was chosen for.
-        sites: Everybody's rows.
 
     Returns:
         The advice with its feature map, its network and cautions.

@@ -25,9 +25,6 @@ SMALLEST = 1e-12  # variance of a target that never changes
 def lines_to_beat(sites: Sites) -> dict[str, Any]:
     """Score trivial predictions, and a linear model of all rows in one place.
 
-    Args:
-        sites: Everybody's rows.
-
     Returns:
         `base_rate` (the classes' frequencies, or the mean), `site_rate` (the same of a row's own site) and
         `pooled_linear`, unless rows are token ids, each with its `metrics`; none without training or test rows.
@@ -50,9 +47,6 @@ def lines_to_beat(sites: Sites) -> dict[str, Any]:
 
 def base_rate(sites: Sites) -> dict[str, float]:
     """Score the classes' frequencies, the mean, or the rate of all training rows, and nothing else.
-
-    Args:
-        sites: Everybody's rows.
 
     Returns:
         The scores, as `lines_to_beat` has them under `base_rate`; none without rows, or for times to an event.

@@ -36,10 +36,6 @@ class View(NamedTuple):
 def align(p: D, y: Tensor) -> tuple[D, Tensor]:
     """Bring a distribution and its labels into one form, and refuse what cannot be scored.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
-
     Returns:
         Both in double precision on the CPU, targets in the shape of the means.
 
@@ -87,15 +83,7 @@ def _align_numbers(p: Normal, y: Tensor) -> tuple[Normal, Tensor]:
 
 
 def top_label(p: Categorical, bins: int = BINS) -> list[View]:
-    """View the predicted class in bins of equal width.
-
-    Args:
-        p: A distribution of N rows.
-        bins: How many.
-
-    Returns:
-        One view.
-    """
+    """View the predicted class in bins of equal width."""
     confidence, label = p.probs.max(-1)
     return [View(confidence, label, torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1])]
 
@@ -104,28 +92,13 @@ def adaptive(p: Categorical, bins: int = BINS) -> list[View]:
     """View the predicted class in bins of equal mass.
 
     Equal confidences share a bin, so the order of rows is irrelevant.
-
-    Args:
-        p: A distribution of N rows.
-        bins: How many.
-
-    Returns:
-        One view.
     """
     (view,) = top_label(p, bins)
     return [view._replace(edges=torch.quantile(view.confidence, view.edges))]
 
 
 def classwise(p: Categorical, bins: int = BINS) -> list[View]:
-    """View every class in bins of equal width.
-
-    Args:
-        p: A distribution of N rows.
-        bins: How many.
-
-    Returns:
-        One view a class.
-    """
+    """View every class in bins of equal width."""
     (top,) = top_label(p, bins)
     return [View(c, torch.full_like(top.label, k), top.edges) for k, c in enumerate(p.probs.T.contiguous())]
 
@@ -193,11 +166,6 @@ def gaps_if_calibrated(views: Sequence[View], labels: Tensor) -> Tensor:
 
 def labels_if_calibrated(p: Categorical, draws: int, seed: int) -> Iterator[Tensor]:
     """Draw labels from the model.
-
-    Args:
-        p: A distribution of N rows.
-        draws: How many times.
-        seed: The randomness.
 
     Yields:
         Blocks of labels [N, b].

@@ -22,8 +22,6 @@ def scores_by_part(p: Distribution, y: Tensor, sizes: Sequence[int]) -> list[dic
     """Compute every score of each part of the rows: what `scores` gives for it, at less cost where parts are many.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
         sizes: How many rows each part has; the parts lie one after another.
 
     Returns:

@@ -84,8 +84,6 @@ def ece(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """Compute the expected calibration error.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels.
         bins: How many, of equal width.
 
     Returns:
@@ -99,8 +97,6 @@ def ece_debiased(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """Compute the calibration error less its estimated bias.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels.
         bins: How many, of equal width.
 
     Returns:
@@ -113,11 +109,6 @@ def ece_debiased(p: Categorical, y: Tensor, bins: int = BINS) -> float:
 def ece_adaptive(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """Compute the calibration error over bins of equal mass.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their labels.
-        bins: How many.
-
     Returns:
         The mean gap between top-label confidence and accuracy.
     """
@@ -129,8 +120,6 @@ def ece_classwise(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """Compute the calibration error of each class's probability, averaged over the classes.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels.
         bins: How many, of equal width.
 
     Returns:
@@ -146,7 +135,6 @@ def expected_ece_if_calibrated(p: Categorical, bins: int = BINS, seed: int = 0, 
     Args:
         p: A distribution of N rows, whose confidences the model has.
         bins: How many, of equal width.
-        seed: The randomness.
         draws: How many sets of labels are drawn from the model.
 
     Returns:
@@ -162,8 +150,6 @@ def reliability(p: Categorical, y: Tensor, bins: int = BINS) -> list[Bin]:
     """Tabulate the reliability diagram.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels.
         bins: How many, of equal width.
 
     Returns:
@@ -179,12 +165,10 @@ def outcome_reliability(p: Categorical, y: Tensor, bins: int = 10) -> list[Bin]:
 
     Args:
         p: A distribution of N rows over two classes, of which the second is the outcome.
-        y: Their labels.
         bins: How many, of equal width.
 
     Returns:
         The bins, from the lowest probability up: `confidence` is the mean P(outcome), `accuracy` the share of rows with
-        the outcome.
 
     Raises:
         InputError: If there are more classes than two.
@@ -267,10 +251,6 @@ def _fewest(bins: Sequence[Bin]) -> int:
 def wilson(share: float, n: int) -> tuple[float, float]:
     """Compute Wilson's 95 % interval of a proportion.
 
-    Args:
-        share: The observed proportion.
-        n: Of how many.
-
     Returns:
         Its ends, between 0 and 1.
     """
@@ -286,7 +266,6 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
 
     Args:
         p: A distribution of N rows over two classes.
-        y: Their labels.
 
     Returns:
         Intercept and slope; None where no finite value exists: one class alone, infinite or huge logits, classes that
@@ -328,11 +307,7 @@ def coverage_curve(p: Normal | Counts, y: Tensor, levels: Sequence[float] = (0.5
 
     Args:
         p: A distribution of N rows; outputs of one row count as one observation.
-        y: Their targets.
         levels: What the intervals promise.
-
-    Returns:
-        The coverage at each level.
     """
     p, y = align(p, y)
     curve = []
@@ -346,8 +321,6 @@ def coverage(p: Normal | Counts, y: Tensor, level: float = 0.95) -> float:
     """Compute how often the central interval of one level holds the target.
 
     Args:
-        p: A distribution of N rows.
-        y: Their targets.
         level: What the interval promises.
 
     Returns:
@@ -362,7 +335,6 @@ def inside(p: Normal | Counts, y: Tensor, level: float) -> Tensor:
 
     Args:
         p: A distribution of N rows, aligned.
-        y: Their targets, aligned.
         level: What the interval promises.
 
     Returns:

@@ -29,7 +29,6 @@ def knob_of(method: Method, state: Any) -> Knob:
 
     Args:
         method: The method of the pool.
-        state: Its state.
 
     Returns:
         The method's knob, or one without a name and with a single value.
@@ -42,7 +41,6 @@ def without_student(method: Method, state: Any) -> Method:
 
     Args:
         method: The method of the pool.
-        state: Its state.
 
     Returns:
         The method without distillation.
@@ -57,8 +55,6 @@ def log_scores(method: Method, task: Task, state: Any, rows: Data) -> Tensor:
 
     Args:
         method: The method of the pool.
-        task: The statistical problem.
-        state: The pool's state.
         rows: The rows that a site set aside.
 
     Returns:
@@ -93,7 +89,6 @@ def score_at(table: Tensor, knob: Knob, value: float, temperature: float) -> flo
     Args:
         table: A site's sums, [values, temperatures].
         knob: Whose values they are.
-        value: One of them.
         temperature: One of `TEMPERATURES`.
 
     Returns:

@@ -20,9 +20,6 @@ SUMS = ("up_floats", "down_floats", "up_bytes", "down_bytes")  # as a table has 
 def curve(report: Json) -> Curve:
     """Read a run's curve from its report; a start from another run counts.
 
-    Args:
-        report: What run.json holds.
-
     Returns:
         What its history says, with the sums of all that was sent until then; empty for a report of an earlier version.
     """
@@ -44,7 +41,6 @@ def bytes_sent(point: Json, unit: str) -> float:
 
     Args:
         point: A point of a curve.
-        unit: 'floats' or 'bytes'.
 
     Returns:
         The sum, in that unit.
@@ -57,8 +53,6 @@ def bytes_to_reach(points: Sequence[Json], key: str, target: float) -> Json | No
     """Find the first round that is at least as good on the validation rows; test rows never decide.
 
     Args:
-        points: A curve.
-        key: The score's name.
         target: The score to reach.
 
     Returns:
@@ -78,7 +72,6 @@ def communication(rows: Sequence[Json], reference: str, key: str) -> dict[str, A
     Args:
         rows: The rows, each with its curves by seed.
         reference: The name of the row whose score is to be reached.
-        key: The score's name.
 
     Returns:
         The target and an entry a row; None without validation rows.
@@ -120,9 +113,6 @@ def mean_curve(curves: Mapping[Any, Sequence[Json]]) -> Curve:
 
     Args:
         curves: A curve a seed.
-
-    Returns:
-        One curve.
     """
     means: Curve = []
     for points in zip(*curves.values(), strict=False):
@@ -136,9 +126,6 @@ def sentence(found: Json) -> str:
 
     Args:
         found: What `communication` returned.
-
-    Returns:
-        One sentence.
     """
     clauses = [_cost_clause(row) for row in found["rows"]]
     target = f"To reach the validation {found['score']} of {found['reference']} ({found['target']:.3f})"
@@ -159,9 +146,6 @@ def _cost_clause(row: Json) -> str:
 
 def csv_text(compared: Json) -> str:
     """Write every curve of a comparison in long form: one line a split, seed, row, round and score.
-
-    Args:
-        compared: What compare.json holds.
 
     Returns:
         The text of a CSV file.

@@ -21,8 +21,6 @@ def describe_dispersion(p: Counts | Normal, y: Tensor, sites: Sites) -> dict[str
 
     Args:
         p: What is predicted for all test rows.
-        y: What was observed.
-        sites: Everybody's rows.
 
     Returns:
         Their mean ratio, where it is too large for chance: of counts, as `dispersion`; of numbers, at the site where it

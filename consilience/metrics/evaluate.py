@@ -64,13 +64,7 @@ class Judged(NamedTuple):
 
 
 class Scorer:
-    """Scores the states of one run on its sites' rows; the test rows of a state are predicted once.
-
-    Args:
-        method: The method.
-        task: The statistical problem.
-        sites: Everybody's rows.
-    """
+    """Scores the states of one run on its sites' rows; the test rows of a state are predicted once."""
 
     def __init__(self, method: Method, task: Task, sites: Sites) -> None:
         self.method = method
@@ -83,7 +77,6 @@ class Scorer:
         """Score a state for the history of the rounds.
 
         Args:
-            state: The server's state.
             memories: What each client kept, by number, which sites' own models are made of.
 
         Returns:
@@ -126,7 +119,6 @@ class Scorer:
         own rows, and `newcomer` has those of the common model on all rows.
 
         Args:
-            state: The server's state.
             memories: What each client kept, by number, which sites' own models are made of.
 
         Returns:
@@ -284,8 +276,6 @@ def uncertainty(
     """Split the uncertainty of a prediction by where it comes from: the parts add up to that of what is shown.
 
     Args:
-        method: The method.
-        task: The statistical problem.
         state: The state of the model that predicts.
         inputs: Inputs as the network sees them.
         p: What the model predicts for them.
@@ -315,11 +305,7 @@ def split_uncertainty(
     """Average the uncertainty of test rows: over all, over those it got right and wrong, and at every site.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
         p: What its model predicts for the test rows.
-        sites: Everybody's rows.
 
     Returns:
         One entry for each such part of the rows; None where there is a single set of weights, which cannot tell.
@@ -363,25 +349,14 @@ def fitted_temperature(model: Predictive, sites: Sites) -> float:
     """Fit a temperature to a model on the server's labelled rows.
 
     Args:
-        model: The model.
         sites: Everybody's rows; the server must have labelled ones.
-
-    Returns:
-        The temperature.
     """
     assert sites.calibration is not None
     return temperature(model(sites.calibration.x), sites.calibration.y)
 
 
 def site_rows(sites: Sites) -> list[slice]:
-    """Find where each site's rows stand among all test rows.
-
-    Args:
-        sites: Everybody's rows.
-
-    Returns:
-        A slice for each site.
-    """
+    """Find where each site's rows stand among all test rows."""
     ends = list(itertools.accumulate(len(test.x) for test in sites.test))
     return [slice(end - len(test.x), end) for end, test in zip(ends, sites.test, strict=True)]
 
@@ -391,7 +366,6 @@ def cut(p: Distribution, rows: slice) -> Distribution:
 
     Args:
         p: What a model predicts for all test rows.
-        rows: Which of them.
 
     Returns:
         The predictions for these rows.
@@ -426,7 +400,6 @@ def draw_evenly(count: int, most: int) -> list[int]:
 
     Args:
         count: How many places there are.
-        most: How many to draw.
 
     Returns:
         The places in order; all of them where there are no more.
@@ -440,7 +413,6 @@ def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any
 
     Args:
         predictions: For each site, what is predicted for its own test rows, in the target's own unit.
-        sites: Everybody's rows.
 
     Returns:
         An entry for each site, and the site with the worst NLL.
@@ -480,7 +452,6 @@ def in_units(p: Distribution, rows: Data, sites: Sites) -> tuple[Distribution, T
 
     Args:
         p: What a model predicts for the rows.
-        rows: The rows.
         sites: Everybody's rows, which know the target's scale.
 
     Returns:
@@ -501,9 +472,6 @@ def in_own_unit(y: Tensor, sites: Sites) -> Tensor:
     Args:
         y: Labels, or targets on the scale that the network sees.
         sites: Everybody's rows, which know the target's scale.
-
-    Returns:
-        Labels, or targets in their own unit.
     """
     if sites.classes is not None or sites.outcome == "survival":
         return y

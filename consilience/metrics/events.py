@@ -138,7 +138,6 @@ def risk_groups(p: Survival, y: Tensor, horizon: float, groups: int = GROUPS) ->
         p: Predictions of N rows, on a baseline.
         y: Times and events [N, 2].
         horizon: The time; the grid's nearest is taken.
-        groups: How many.
 
     Returns:
         The grid's time, and the groups, from the lowest risk up.
@@ -159,7 +158,6 @@ def observed_survival(y: Tensor, at: float) -> tuple[float, float, float]:
 
     Args:
         y: Times and events [N, 2].
-        at: The time.
 
     Returns:
         The share and the ends of its 95 % interval.

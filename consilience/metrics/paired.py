@@ -99,9 +99,6 @@ def _is_skewed(d: npt.NDArray[np.float64]) -> bool:
 def holm(ps: Sequence[float]) -> list[float]:
     """Adjust p values for their number by Holm's method.
 
-    Args:
-        ps: The p values.
-
     Returns:
         The adjusted ones, in the same order.
     """
@@ -117,7 +114,6 @@ def arrow(d: Difference, p_adjusted: float, better: int) -> str:
     """Mark a difference that chance hardly explains.
 
     Args:
-        d: The difference.
         p_adjusted: Its p, adjusted for the number of differences.
         better: +1 where higher is better, −1 where lower is, 0 for neither.
 

@@ -54,10 +54,6 @@ VIEWS = {"ece": top_label, "ece_adaptive": adaptive, "ece_classwise": classwise}
 def scores(p: Distribution, y: Tensor) -> dict[str, float]:
     """Compute every score.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
-
     Returns:
         The scores by name; one that is undefined on these rows is left out.
     """
@@ -78,10 +74,7 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
     interval of `_gap_interval`; `ece` and `ece_debiased` share it, as they estimate one quantity.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
         resamples: How many times the rows are drawn with replacement.
-        seed: The randomness.
 
     Returns:
         The intervals by the scores' names.
@@ -116,7 +109,6 @@ def recalibration(p: Categorical, y: Tensor) -> dict[str, Estimate]:
 
     Args:
         p: A distribution of N rows, aligned.
-        y: Their labels, aligned.
 
     Returns:
         Those that exist, by name; none for more classes.

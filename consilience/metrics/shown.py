@@ -21,7 +21,6 @@ def predicted_bins(p: Normal | Counts, y: Tensor, public: bool) -> dict[str, Any
 
     Args:
         p: What a model predicts for the test rows.
-        y: The truth.
         public: Whether single rows may be shown.
 
     Returns:
@@ -57,7 +56,6 @@ def examples(p: Categorical, y: Tensor, sites: Sites) -> list[dict[str, Any]]:
 
     Args:
         p: What a model predicts for the test rows.
-        y: The truth.
         sites: Everybody's rows, which must be public.
 
     Returns:
@@ -88,9 +86,6 @@ def examples(p: Categorical, y: Tensor, sites: Sites) -> list[dict[str, Any]]:
 
 def picture(x: Tensor) -> list[list[float]] | None:
     """Turn a row into a grey image, if it is one: channels are averaged, and 64 numbers are 8 × 8.
-
-    Args:
-        x: The row's features.
 
     Returns:
         The image, from 0 to 1; None for other rows and for large images.

@@ -22,37 +22,17 @@ from consilience.metrics.events import mean_over as _mean
 
 
 def accuracy(p: Categorical, y: Tensor) -> float:
-    """Compute the share of rows whose most probable class is right.
-
-    Args:
-        p: A distribution of N rows.
-        y: Their labels.
-
-    Returns:
-        The accuracy.
-    """
+    """Compute the share of rows whose most probable class is right."""
     return _single("accuracy", p, y)
 
 
 def balanced_accuracy(p: Categorical, y: Tensor) -> float:
-    """Compute the accuracy of each class that occurs, averaged over these classes.
-
-    Args:
-        p: A distribution of N rows.
-        y: Their labels.
-
-    Returns:
-        The balanced accuracy.
-    """
+    """Compute the accuracy of each class that occurs, averaged over these classes."""
     return _single("balanced_accuracy", p, y)
 
 
 def nll(p: Distribution, y: Tensor) -> float:
     """Compute the mean negative log-likelihood.
-
-    Args:
-        p: A distribution of N rows.
-        y: Their labels or targets.
 
     Returns:
         Nats; infinite where a label was impossible.
@@ -63,10 +43,6 @@ def nll(p: Distribution, y: Tensor) -> float:
 def brier(p: Categorical, y: Tensor) -> float:
     """Compute the Brier score, the mean squared distance of the probabilities from the labels.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their labels.
-
     Returns:
         The score, from 0 to 2.
     """
@@ -75,10 +51,6 @@ def brier(p: Categorical, y: Tensor) -> float:
 
 def auroc(p: Categorical, y: Tensor) -> float:
     """Compute the area under the ROC curve, for more classes than two the mean of each against the rest.
-
-    Args:
-        p: A distribution of N rows.
-        y: Their labels.
 
     Returns:
         The area; NaN where all rows are of one class.
@@ -89,10 +61,6 @@ def auroc(p: Categorical, y: Tensor) -> float:
 def rmse(p: Normal, y: Tensor) -> float:
     """Compute the root of the mean squared error of the means.
 
-    Args:
-        p: A distribution of N rows.
-        y: Their targets.
-
     Returns:
         The error, in the target's units.
     """
@@ -101,10 +69,6 @@ def rmse(p: Normal, y: Tensor) -> float:
 
 def crps(p: Normal, y: Tensor) -> float:
     """Compute the mean continuous ranked probability score.
-
-    Args:
-        p: A distribution of N rows.
-        y: Their targets.
 
     Returns:
         The score, in the target's units.
@@ -116,7 +80,6 @@ def sharpness(p: Normal, y: Tensor) -> float:
     """Compute the mean predictive standard deviation.
 
     Args:
-        p: A distribution of N rows.
         y: Their targets, of which only the number matters.
 
     Returns:
@@ -151,9 +114,6 @@ def each(functions: Mapping[str, Score], p: Distribution, y: Tensor, counts: Ten
 
 def table(p: Distribution) -> Mapping[str, Score]:
     """Look up the scores of a kind of distribution; calibration errors apart.
-
-    Args:
-        p: A distribution.
 
     Returns:
         The scores by name.

@@ -42,10 +42,6 @@ def calibration_by_site(predictions: Sequence[Distribution], y: Tensor) -> list[
 def site_calibration(p: Distribution, y: Tensor) -> dict[str, Any]:
     """Tabulate the calibration of what was predicted for one site's rows.
 
-    Args:
-        p: What is predicted.
-        y: The truth.
-
     Returns:
         Values by the names of `run.json`.
     """
@@ -65,9 +61,6 @@ def site_calibration(p: Distribution, y: Tensor) -> dict[str, Any]:
 def bin_json(b: Bin) -> dict[str, Any]:
     """Write a bin of a reliability diagram as JSON.
 
-    Args:
-        b: The bin.
-
     Returns:
         Its fields, with a list in place of a tuple.
     """
@@ -79,9 +72,6 @@ def bin_json(b: Bin) -> dict[str, Any]:
 
 def level_json(c: Coverage) -> dict[str, Any]:
     """Write the coverage at one level as JSON.
-
-    Args:
-        c: The coverage.
 
     Returns:
         Its fields, with a list in place of a tuple.

@@ -27,7 +27,6 @@ def grid_of(task: Task, sites: Sites) -> Tensor | None:
     """Find the grid of times on which a task's curves are given.
 
     Args:
-        task: The statistical problem.
         sites: Everybody's rows, which a simulation may choose a grid from.
 
     Returns:
@@ -98,9 +97,6 @@ def on_baseline(p: Distribution, grid: Tensor, hazard: Tensor) -> Distribution:
         p: Predictions of N rows.
         grid: Times [T].
         hazard: The cumulative baseline hazard [T].
-
-    Returns:
-        The predictions.
     """
     if isinstance(p, Survival):
         return p.on(grid, hazard)
@@ -112,10 +108,6 @@ def recall_baseline(p: Distribution, report: dict[str, Any]) -> Distribution:
 
     Args:
         p: Predictions of N rows.
-        report: What run.json holds.
-
-    Returns:
-        The predictions.
     """
     known = report.get("baseline")
     if not known:
@@ -126,9 +118,6 @@ def recall_baseline(p: Distribution, report: dict[str, Any]) -> Distribution:
 
 def check_events(sites: Sites) -> None:
     """Refuse rows with too few events for a model of them.
-
-    Args:
-        sites: Everybody's rows.
 
     Raises:
         InputError: The sites have fewer events than a step of the baseline needs.

@@ -140,9 +140,6 @@ def model(
 def is_import_path(name: str) -> bool:
     """Tell whether a network is named by code to be imported, and not by one of the package's own names.
 
-    Args:
-        name: The network's name.
-
     Returns:
         True for 'package.module:factory'.
     """

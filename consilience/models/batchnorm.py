@@ -99,9 +99,6 @@ class BatchNorm(nn.Module):
 def statistics(model: nn.Module) -> list[str]:
     """List the running statistics of a network.
 
-    Args:
-        model: Any network.
-
     Returns:
         The names of their buffers.
     """

@@ -19,7 +19,6 @@ def cnn(
     Args:
         features: The images' shape, (channels, height, width).
         outputs: The number of classes; None is one number, for regression.
-        layers: Convolutions and poolings.
         hidden: Widths of the fully connected layers before the last.
 
     Returns:

@@ -21,9 +21,6 @@ _STATELESS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 def control(model: nn.Module) -> nn.Module:
     """Copy a network, with dropout and batch normalisation that are ours; names and weights stay.
 
-    Args:
-        model: Any network.
-
     Returns:
         The copy, in evaluation mode.
     """
@@ -188,9 +185,6 @@ def _stir(model: nn.Module) -> None:
 
 def has_hooks(model: nn.Module) -> bool:
     """Say whether somebody listens to a network's passes, or has changed what a layer computes.
-
-    Args:
-        model: Any network.
 
     Returns:
         True if a layer has a hook.

@@ -88,9 +88,6 @@ class Frozen(nn.Module):
 def freeze(map_: nn.Module) -> nn.Module:
     """Make a network a feature map: its weights become constants, its dropout is off.
 
-    Args:
-        map_: Any network.
-
     Returns:
         The map; the same object if it has neither weights nor statistics.
     """
@@ -118,9 +115,6 @@ def _refuse_batches(body: nn.Module) -> None:
 
 def count_constants(model: nn.Module) -> int:
     """Count the numbers that a network holds beside its weights.
-
-    Args:
-        model: Any network.
 
     Returns:
         How many numbers its buffers and its frozen networks' own have.

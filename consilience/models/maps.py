@@ -225,7 +225,6 @@ def width_of(map_: nn.Module, shape: int | Sequence[int]) -> int:
     """Count a map's features.
 
     Args:
-        map_: A feature map.
         shape: A row's number of features, or its shape.
 
     Returns:
@@ -270,9 +269,6 @@ def last_layer(model: nn.Module) -> nn.Linear:
     Args:
         model: A network whose only weights are those of its last linear layer.
 
-    Returns:
-        That layer.
-
     Raises:
         InputError: The network learns in other places too.
     """
@@ -285,11 +281,7 @@ def last_layer(model: nn.Module) -> nn.Linear:
 
 
 def learns_last_layer(model: nn.Module) -> bool:
-    """Tell whether a network's only weights are those of its last linear layer.
-
-    Args:
-        model: A network.
-    """
+    """Tell whether a network's only weights are those of its last linear layer."""
     layers = flatten(model)
     return isinstance(layers[-1], nn.Linear) and not nn.Sequential(*layers[:-1]).state_dict()
 
@@ -367,9 +359,6 @@ def without_last(model: nn.Module) -> nn.Module:
 def flatten(model: nn.Module) -> list[nn.Module]:
     """List the layers of a chain, those of chains within it in their place.
 
-    Args:
-        model: A network.
-
     Returns:
         Its layers; the network alone where it is no chain.
     """
@@ -406,9 +395,6 @@ def longest_features(feature_map: nn.Module, longest: float) -> float:
 
 def describe_maps(model: nn.Module) -> list[str]:
     """Say which feature maps a network holds: what decides its numbers beside its weights.
-
-    Args:
-        model: Any network.
 
     Returns:
         A text for each map: the arguments that build it again, or the hash of its numbers.

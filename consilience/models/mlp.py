@@ -62,9 +62,6 @@ def mlp_swish(features: int | Sequence[int], outputs: int | None = None) -> nn.M
     Args:
         features: A row's number of features, or its shape; images are flattened.
         outputs: The number of classes; None is one number, for regression.
-
-    Returns:
-        The network.
     """
     return mlp(features, outputs, hidden=(128, 128, 128), activation=nn.SiLU)
 
@@ -75,8 +72,5 @@ def mlp_groupnorm(features: int | Sequence[int], outputs: int | None = None) -> 
     Args:
         features: A row's number of features, or its shape; images are flattened.
         outputs: The number of classes; None is one number, for regression.
-
-    Returns:
-        The network.
     """
     return mlp(features, outputs, hidden=(50, 50, 50), norm=lambda width: nn.GroupNorm(2, width), normed=2)

@@ -20,7 +20,6 @@ class Inverted(nn.Module):
     """Widen, filter each channel by itself, narrow without an activation; carried past where the shape stays.
 
     Args:
-        body: The three convolutions.
         carries: Whether the input is added to what they give.
     """
 

@@ -30,7 +30,6 @@ class Perceptron(NamedTuple):
         """Run the network.
 
         Args:
-            params: Weights by name.
             x: Inputs [N, …].
 
         Returns:
@@ -77,9 +76,6 @@ class Perceptron(NamedTuple):
 
 def perceptron(model: nn.Module) -> Perceptron | None:
     """Read a network as a plain perceptron.
-
-    Args:
-        model: Any network.
 
     Returns:
         The names of its weights; None if it is anything else, or somebody listens to its passes.

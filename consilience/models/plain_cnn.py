@@ -61,7 +61,6 @@ class Stage(NamedTuple):
         """Run the convolution alone.
 
         Args:
-            params: Weights by name.
             x: Inputs [N, C, H, W].
 
         Returns:
@@ -76,7 +75,6 @@ class Stage(NamedTuple):
         """Run the stage.
 
         Args:
-            params: Weights by name.
             x: Inputs [N, C, H, W].
 
         Returns:
@@ -93,7 +91,6 @@ class Stage(NamedTuple):
         """Run the stage and keep what its gradient needs.
 
         Args:
-            params: Weights by name.
             x: Inputs [N, C, H, W].
 
         Returns:
@@ -130,11 +127,7 @@ class PlainCNN(NamedTuple):
         """Run the network.
 
         Args:
-            params: Weights by name.
             x: Images [N, C, H, W].
-
-        Returns:
-            The outputs.
         """
         x = channels_last(x)
         for stage in self.stages:
@@ -147,9 +140,6 @@ def suits_channels_last(model: nn.Module) -> bool:
 
     Max pooling is some ten times as fast, batch normalisation and depthwise convolutions by a third; normalisation in
     groups is slower by more than other convolutions gain.
-
-    Args:
-        model: Any network.
 
     Returns:
         Whether one of its layers is of those that gain.
@@ -178,9 +168,6 @@ def channels_last(x: Tensor) -> Tensor:
 
 def plain_cnn(model: nn.Module) -> PlainCNN | None:
     """Read a network as a plain convolutional one.
-
-    Args:
-        model: Any network.
 
     Returns:
         Its stages; None if it is anything else, or somebody listens to its passes.

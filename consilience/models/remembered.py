@@ -29,7 +29,6 @@ def remember(value: Callable[[], T], *made_from: Any) -> T:
     Nobody changes tensors in place, so identity is enough.
 
     Args:
-        value: Computes it.
         *made_from: All objects that it depends on.
 
     Returns:

@@ -22,9 +22,6 @@ def group_norm(channels: int) -> nn.Module:
 
     Args:
         channels: A multiple of 8.
-
-    Returns:
-        The layer.
     """
     return nn.GroupNorm(8, channels)
 
@@ -35,7 +32,6 @@ class Residual(nn.Module):
     Where the shape changes it is thinned out and padded with zero channels (option A), which takes no parameters.
 
     Args:
-        body: The convolutions.
         stride: By which they thin out.
         extra: How many channels they add.
     """
@@ -80,9 +76,6 @@ def resnet(
         outputs: The number of classes; None is one number, for regression.
         depth: How many layers: 8, 14, 20, …
         norm: Makes a normalisation for so many channels.
-
-    Returns:
-        The network.
 
     Raises:
         InputError: If the rows are not images, or the depth is not 6n + 2.

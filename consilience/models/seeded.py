@@ -16,11 +16,7 @@ from consilience.key import Key
 
 
 def seed_draws(layer: nn.Module) -> None:
-    """Give a layer its `seed`.
-
-    Args:
-        layer: A layer that draws.
-    """
+    """Give a layer its `seed`."""
     layer.register_buffer("seed", torch.zeros((), dtype=torch.int64), persistent=False)
 
 
@@ -58,7 +54,6 @@ class Dropout(nn.Module):
 
     Args:
         p: The share that is dropped.
-        channels: Drop whole channels.
     """
 
     seed: Tensor

@@ -39,9 +39,6 @@ class BayesianLinear(nn.Linear):
 
         Args:
             x: Inputs [N, features].
-
-        Returns:
-            Outputs.
         """
         mean = linear(x, self.weight, self.bias)
         if not self.training:
@@ -70,9 +67,6 @@ class BayesianConv2d(nn.Conv2d):
 
         Args:
             x: Inputs [N, C, H, W].
-
-        Returns:
-            Outputs.
         """
         mean: Tensor = self._conv_forward(x, self.weight, self.bias)
         if not self.training:
@@ -100,12 +94,8 @@ def variational(
     Args:
         model: Any network; one that has Bayesian layers already keeps those it has.
         layers: 'linear', 'all' (convolutions too) or the names of layers, in a list or with commas between.
-        start: The first log-variance.
         low: The smallest log-variance that acts.
         biases: Whether biases are Gaussian too.
-
-    Returns:
-        The copy.
 
     Raises:
         InputError: If there is no such layer.

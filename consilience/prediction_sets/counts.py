@@ -37,7 +37,6 @@ def count_by_class(scores: Tensor, labels: Tensor, classes: int, edges: Tensor) 
     Args:
         scores: Of a site's rows [N].
         labels: Their classes [N].
-        classes: How many classes there are.
         edges: Ascending [G].
 
     Returns:
@@ -99,7 +98,6 @@ def add_noise(table: Tensor, var: float, source: Source) -> Tensor:
     fine steps, δ would be 1.035 · 10⁻⁵.
 
     Args:
-        table: Counts.
         var: The variance of the noise.
         source: Where random bits come from; for privacy they must be secret and used once.
 

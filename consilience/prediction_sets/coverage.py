@@ -40,7 +40,6 @@ def rank(level: float, rows: int, extra: int = 1) -> int:
     """Return ⌈level · (rows + extra)⌉, without the rounding of binary numbers.
 
     Args:
-        level: The coverage wanted.
         rows: How many scores there are.
         extra: 1 for one exchangeable group; the number of sites for a mixture of them.
 
@@ -84,7 +83,6 @@ def quantile_tail(own: Sequence[int], sizes: Sequence[int], k: int, u: float) ->
         own: Which of its scores each site sends.
         sizes: How many scores each site has.
         k: Which of these the server takes.
-        u: A coverage.
 
     Returns:
         P(Σⱼ Bernoulli(I_u(ℓⱼ, nⱼ − ℓⱼ + 1)) ≥ k).
@@ -99,7 +97,6 @@ def quantile_least(own: Sequence[int], sizes: Sequence[int], k: int, confidence:
         own: Which of its scores each site sends.
         sizes: How many scores each site has.
         k: Which of these the server takes.
-        confidence: Of the bound.
     """
     return _level_below(own, sizes, k, confidence)
 
@@ -110,7 +107,6 @@ def choose_k(own: Sequence[int], sizes: Sequence[int], level: float) -> Ranks:
     Args:
         own: Which of its scores each site sent.
         sizes: How many scores each site has.
-        level: The coverage wanted.
 
     Returns:
         The smallest k that reaches it. The largest always does where every ℓ ≥ level · (n + 1).
@@ -132,7 +128,6 @@ def choose_ranks(sizes: Sequence[int], level: float) -> Ranks:
 
     Args:
         sizes: How many scores each site has; each at least `fewest_rows`.
-        level: The coverage wanted.
 
     Returns:
         The ranks with the smallest coverage that is not below the level, of the sites' quantiles at one level q each,
@@ -161,8 +156,6 @@ def beta_least(rank: int, rows: int, confidence: float = CONFIDENCE) -> float:
 
     Args:
         rank: Which score is the threshold, from the smallest.
-        rows: How many there are.
-        confidence: Of the bound.
 
     Returns:
         The quantile of Beta(rank, rows − rank + 1), by which the coverage of exchangeable rows is distributed.
@@ -176,7 +169,6 @@ def binomial_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[f
     Args:
         hits: How often it happened.
         rows: How often it might have.
-        confidence: Of the interval.
 
     Returns:
         Its ends; 0 and 1 without rows.

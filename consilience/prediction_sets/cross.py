@@ -67,8 +67,6 @@ def check_folds(level: float, rows: int, folds: int) -> None:
 
     Args:
         level: 1 − α.
-        rows: How many rows there are in all.
-        folds: How many folds.
 
     Raises:
         InputError: It is not a level, or there are too few rows or folds.

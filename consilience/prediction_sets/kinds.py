@@ -97,7 +97,6 @@ def site_table(plan: Calibration, scores: Tensor, labels: Tensor, own_rank: int 
     """Make what a site sends.
 
     Args:
-        plan: What is agreed.
         scores: The scores of its calibration rows [N].
         labels: Their classes [N]; not looked at where numbers are predicted.
         own_rank: Which score a site sends by `quantile`; ⌈level · (N + 1)⌉ if None.
@@ -133,13 +132,9 @@ def find_guarantee(
         plan: What is agreed; not `own`.
         total: The tables added up.
         sizes: How many calibration rows each site has; only `quantile` needs more than their number.
-        sites: The sites' names.
         ranks: What the sites sent by `quantile`, and what to take; if None, the usual ranks and the best k for them.
         groups: How many sites have rows, where masks or noise hide which: then `sizes` is of all of them together, and
             noise hides that too.
-
-    Returns:
-        The guarantee.
 
     Raises:
         InputError: Too few rows are set aside; the sentence says of which class or site.
@@ -174,10 +169,6 @@ def own_guarantee(plan: Calibration, scores: Sequence[Tensor], sites: Sequence[s
     Args:
         plan: What is agreed; the grid is not looked at.
         scores: The scores of every site's calibration rows.
-        sites: The sites' names.
-
-    Returns:
-        The guarantee, with a threshold for each site.
 
     Raises:
         InputError: A site has too few rows.
@@ -294,7 +285,6 @@ def few_rows(level: float, counts: dict[str, int], more: str, extra: int = 1) ->
     """Make the refusal of a level that rows are too few for.
 
     Args:
-        level: The level.
         counts: Rows by the name of their class or site.
         more: What else can be done, from a comma on.
         extra: As for `find_threshold`.

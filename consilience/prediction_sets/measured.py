@@ -73,7 +73,6 @@ def groups_of(parts: Sequence[int], names: Sequence[str]) -> dict[str, Tensor]:
 
     Args:
         parts: How many rows each part has, one after another.
-        names: The parts' names.
 
     Returns:
         A mask over all rows for each part, by name.

@@ -56,7 +56,6 @@ class Score:
         """Make the grid that scores are counted on; every site makes the same.
 
         Args:
-            grid: How many edges.
             classes: How many classes there are; None for numbers.
 
         Returns:
@@ -122,8 +121,6 @@ def draws(key: Key, role: int, rows: int, site: int = 0) -> Tensor:
     Args:
         key: The run's or the study's.
         role: `CALIBRATION` or `PREDICTION`.
-        rows: How many.
-        site: The site's number.
 
     Returns:
         Uniforms [rows] in float64.
@@ -136,7 +133,6 @@ def class_scores(score: Score, p: Categorical, u: Tensor) -> Tensor:
     """Score every class of every row.
 
     Args:
-        score: Which score.
         p: What a model predicts for N rows.
         u: A uniform number for each row [N].
 
@@ -161,7 +157,6 @@ def number_scores(score: Score, p: Normal, y: Tensor, level: float) -> Tensor:
     """Score numbers.
 
     Args:
-        score: Which score.
         p: What a model predicts for N rows, on the scale that the network sees.
         y: Their targets on the same scale.
         level: The level of the sets, whose predictive interval `quantile` starts from.
@@ -222,11 +217,7 @@ def mean_and_deviation(p: Normal) -> tuple[Tensor, Tensor]:
 
 
 def reach(level: float) -> float:
-    """Return how many standard deviations a normal interval of a level reaches to either side.
-
-    Args:
-        level: Its probability.
-    """
+    """Return how many standard deviations a normal interval of a level reaches to either side."""
     return float(scipy.special.ndtri((1 + level) / 2))
 
 
@@ -234,7 +225,6 @@ def row_scores(score: Score, p: Distribution, y: Tensor, u: Tensor, level: float
     """Score rows whose outcome is known.
 
     Args:
-        score: Which score.
         p: What a model predicts for N rows.
         y: Their labels or targets, as the network sees them.
         u: A uniform number for each row [N].

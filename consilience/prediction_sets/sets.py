@@ -121,9 +121,6 @@ class Guarantee:
         Args:
             value: The JSON; further entries are left alone.
 
-        Returns:
-            The guarantee.
-
         Raises:
             InputError: The value is not one.
         """
@@ -156,7 +153,6 @@ def threshold_of(guarantee: Guarantee, site: str | None) -> Tensor:
     """Find the thresholds for rows of a site.
 
     Args:
-        guarantee: The guarantee.
         site: Whose rows they are; None: not known.
 
     Returns:

@@ -36,9 +36,6 @@ class Source(Protocol):
     def words(self, count: int) -> Words:
         """Draw words of 64 bits.
 
-        Args:
-            count: How many.
-
         Returns:
             Uniform numbers [count].
         """
@@ -51,9 +48,6 @@ class Entropy:
 
     def words(self, count: int) -> Words:
         """Draw words of 64 bits, as `Source.words` says.
-
-        Args:
-            count: How many.
 
         Returns:
             Uniform numbers [count].
@@ -86,9 +80,6 @@ class Simulated:
     def words(self, count: int) -> Words:
         """Draw words of 64 bits, as `Source.words` says.
 
-        Args:
-            count: How many.
-
         Returns:
             Uniform numbers [count].
         """
@@ -119,8 +110,6 @@ def protecting_uniform(key: Key, n: int, like: Tensor) -> Tensor:
 
     Args:
         key: What they come from in a simulation.
-        n: How many.
-        like: Gives the device.
 
     Returns:
         Uniforms [n].
@@ -136,9 +125,6 @@ def protecting_normal(key: Key, like: Tensor) -> Tensor:
     Args:
         key: What they come from in a simulation.
         like: Gives shape, type and device.
-
-    Returns:
-        Standard normals.
     """
     if are_secret():
         normal: Tensor = torch.special.ndtri(torch.from_numpy(uniforms(Entropy(), like.numel()) + 2.0**-54))
@@ -165,7 +151,6 @@ def uniforms(source: Source, count: int) -> NDArray[np.float64]:
 
     Args:
         source: Where random bits come from.
-        count: How many.
 
     Returns:
         Uniform numbers [count].

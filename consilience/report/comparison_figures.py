@@ -15,9 +15,6 @@ from consilience.report.site_calibration import calibration_pictures
 def comparison_pictures(report: ComparisonReport) -> list[Picture]:
     """Draw the figures of a comparison.
 
-    Args:
-        report: The comparison's report.
-
     Returns:
         Those it has the numbers for: over all splits, then split by split.
     """

@@ -70,9 +70,6 @@ def effects_pictures(value: Json | None) -> list[Picture]:
 def forest(effects: Effects) -> str:
     """Draw a small panel for each effect, sites from top to bottom.
 
-    Args:
-        effects: The table.
-
     Returns:
         One `<svg>` element.
     """
@@ -230,9 +227,6 @@ def _headings(effects: Effects) -> list[str]:
 def differences(effects: Effects) -> list[str]:
     """Name the columns that say how much the sites differ.
 
-    Args:
-        effects: The table.
-
     Returns:
         Their names; without the new site's where it has lines of its own.
     """
@@ -332,7 +326,6 @@ def span(low: float, high: float, is_ratio: bool) -> str:
 
     Args:
         low: Its lower end, on the scale of the linear predictor.
-        high: Its upper end.
         is_ratio: Whether it is shown as a ratio.
 
     Returns:

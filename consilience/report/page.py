@@ -104,9 +104,6 @@ def write_warning(warning: Any) -> str:
 def known_fields(*facts: tuple[str, str]) -> Facts:
     """Leave out the facts that are not known.
 
-    Args:
-        *facts: Names and texts.
-
     Returns:
         Those whose text is not empty.
     """
@@ -142,9 +139,6 @@ def count_or_nothing(n: float | None, noun: str = "") -> str:
 
 def role_counts(rows: Mapping[str, int | None] | None) -> str:
     """Write how many rows have each role, as '1 407 train, 360 test'.
-
-    Args:
-        rows: Rows by role.
 
     Returns:
         One line, without roles that have no rows.
@@ -186,9 +180,6 @@ def seconds(s: float | None) -> str:
 def seed_fact(seeds: Sequence[int]) -> tuple[str, str]:
     """Write the seeds as a fact.
 
-    Args:
-        seeds: The seeds.
-
     Returns:
         'Seed' or 'Seeds', and the seeds as '0 to 9' or as a list.
     """
@@ -203,7 +194,6 @@ def is_greyed(key: str, test_rows: int | None) -> bool:
     """Tell whether a score is unreliable on so few rows.
 
     Args:
-        key: The score's key.
         test_rows: How many test rows there are; None where that is not known.
 
     Returns:
@@ -216,13 +206,9 @@ def cell(key: str, scores: Scores, best: bool = False, grey: bool = False) -> Ce
     """Make the cell of a score, with its interval or its standard error over seeds below it.
 
     Args:
-        key: The score's key.
         scores: The scores of a run or a row.
         best: Whether it is the best of its group.
         grey: Whether it is shown in grey.
-
-    Returns:
-        The cell.
     """
     span = interval(key, scores.intervals.get(key)) or scores.error(key).replace("±", "± ")
     return Cell(score(key, scores.value(key)), span, best, grey, arrow=scores.arrow(key))
@@ -239,7 +225,6 @@ def labels_picture(
 
     Args:
         labels: Rows of each class at each site; None is a count smaller than may be shown.
-        sites: The sites' names.
         names: The names of the classes, if they have names.
         split: The split's name, where a page has several.
         smallest: The smallest count that may be shown, if small ones may not.

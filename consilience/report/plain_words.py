@@ -45,9 +45,6 @@ def study_words(run: RunReport) -> list[Answer]:
 def run_words(run: RunReport) -> list[Answer]:
     """Say of a run what leaves a site, and what that protects.
 
-    Args:
-        run: The run's report.
-
     Returns:
         Questions and answers; none for a report that does not say what its sites send.
     """

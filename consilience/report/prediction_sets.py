@@ -22,9 +22,6 @@ MOST_IN_WORDS = 20  # groups that an alternative text lists
 def sets_pictures(run: RunReport) -> list[Picture]:
     """Show what a run's prediction sets did, and which guarantee they have.
 
-    Args:
-        run: The run's report.
-
     Returns:
         A figure by site and one by class, where there are test rows.
     """

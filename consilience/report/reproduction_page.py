@@ -81,9 +81,6 @@ class Results:
     def write(self, value: float) -> str:
         """Write a score with the experiment's number of decimals.
 
-        Args:
-            value: The score.
-
         Returns:
             Its digits.
         """

@@ -19,9 +19,6 @@ from consilience.report.site_calibration import calibration_pictures
 def run_pictures(run: RunReport) -> list[Picture]:
     """Draw the figures of a run.
 
-    Args:
-        run: The run's report.
-
     Returns:
         Those it has the numbers for, in the order of the page.
     """
@@ -46,7 +43,6 @@ def traffic_picture(traffic: Sequence[Traffic], caption: str) -> Picture:
 
     Args:
         traffic: Bytes of each site.
-        caption: What was counted.
 
     Returns:
         The figure and its table.

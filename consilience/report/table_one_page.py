@@ -11,7 +11,6 @@ def table_one_page(table: TableOne, title: str) -> str:
     """Write the page of a table one.
 
     Args:
-        table: The table.
         title: What it describes, such as the study's name.
 
     Returns:

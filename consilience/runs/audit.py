@@ -111,14 +111,12 @@ def audit_method(
 
     Args:
         method: What the site computes.
-        task: The statistical problem.
         known: The site's rows that are always in; None: there are none.
         canaries: The rows that are in or out.
         key: The randomness: coins, and keys of runs.
         rounds: How many rounds are played with this site alone.
         runs: Over how many runs the canaries are spread.
         delta: δ of the claim to be refuted.
-        confidence: Of the bound.
         references: How many models with other coins a score is compared with, in each run.
         plain: The same method without noise, by which parts of a sum are found; None: the method itself.
         prepare: What a site does with its rows before they are fitted.

@@ -58,9 +58,7 @@ def bounds_of(method: Method, rounds: int, sites: int, labelled: bool, by_rows: 
     """List the bounds of a federated method: the one definition, for runs and for comparisons.
 
     Args:
-        method: The method.
         rounds: How many it runs for.
-        sites: How many sites there are.
         labelled: Whether the server has labelled rows.
         by_rows: Whether some rows can stand for all; where not, the server's few are too few, and all sites' are
             fitted until that converges.
@@ -79,9 +77,6 @@ def bounds_of(method: Method, rounds: int, sites: int, labelled: bool, by_rows: 
 def trained(bound: Method) -> str:
     """Say how long a bound trains.
 
-    Args:
-        bound: The bound.
-
     Returns:
         Its passes over the rows, as `100 passes`, or `converged`; empty where nobody counts.
     """
@@ -98,9 +93,6 @@ def trained(bound: Method) -> str:
 
 def inference_of(method: Method) -> Inference | None:
     """Find how a method's clients infer.
-
-    Args:
-        method: The method.
 
     Returns:
         Its own inference, or its inner method's; None where it has none.
@@ -146,7 +138,6 @@ def leave_one_out(
         task: The network, its likelihood and its prior.
         sites: Everybody's rows, by role; two sites or more.
         rounds: How many; what is usual for the method if None.
-        seed: What all random numbers come from.
         engine: Where the sites' work runs.
 
     Returns:

@@ -118,9 +118,6 @@ def wandb_log() -> OnRound:
 def tensorboard_log(folder: str | Path) -> OnRound:
     """Write every round's scores for TensorBoard.
 
-    Args:
-        folder: Where to.
-
     Returns:
         What to pass as `on_round`.
 

@@ -120,16 +120,12 @@ def calibrate(
 
     Args:
         models: The models, from `models_of`.
-        sites: Everybody's rows.
         level: The share of rows that the sets shall cover.
         kind: The kind of guarantee; chosen if None.
         score: The score; the usual one if None.
         grid: How many edges scores are counted on.
         noise: The variance of the noise in every count.
         seed: What random parts are drawn from.
-
-    Returns:
-        The guarantee.
 
     Raises:
         InputError: No rows, or too few, are set aside.
@@ -167,7 +163,6 @@ def guarantee_for(result: Result, level: float | Guarantee, site: str | None) ->
     """Find the thresholds of the model that predicts a site's rows; see `Result.guarantee`.
 
     Args:
-        result: The run.
         level: The share of rows to be covered, or thresholds of that model.
         site: Whose rows they are; None: a newcomer's.
 
@@ -206,8 +201,6 @@ def assess(models: SiteModels, sites: Sites, guarantee: Guarantee) -> dict[str, 
 
     Args:
         models: The models that the guarantee is of.
-        sites: Everybody's rows.
-        guarantee: The thresholds.
 
     Returns:
         The guarantee with its coverage over all rows, by site and by class, the worst first; widths are in the
@@ -254,11 +247,7 @@ def report_guarantee(
     """Say what a run's prediction sets promise and do.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
         memories: What each client kept, by number, which sites' own models are made of.
-        sites: Everybody's rows.
         level: The share of rows that the sets shall cover; the usual one if None.
         seed: What random parts are drawn from.
 
@@ -288,7 +277,6 @@ def check_level(sites: Sites, level: float | None) -> None:
     """Refuse a level that cannot be reached, before anybody trains.
 
     Args:
-        sites: Everybody's rows.
         level: The share of rows that the sets shall cover; None where nobody asked.
 
     Raises:
@@ -303,9 +291,6 @@ def check_level(sites: Sites, level: float | None) -> None:
 
 def class_names(sites: Sites) -> tuple[str, ...]:
     """Name the classes, by their numbers where they have no names.
-
-    Args:
-        sites: Everybody's rows.
 
     Returns:
         The names; none for a regression.
@@ -327,15 +312,8 @@ def models_of(
     """Make the models that predict the sites' rows; of times, on the baseline of all training rows.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
         memories: What each client kept, by number, which sites' own models are made of.
-        sites: Everybody's rows.
         newcomer: Whether all rows are predicted as a newcomer's are.
-
-    Returns:
-        The models.
     """
     own = None
     if not newcomer:

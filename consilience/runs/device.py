@@ -24,9 +24,6 @@ def device(name: str) -> torch.device:
     Args:
         name: Its name: `cpu`, `cuda`, `cuda:0` or `mps`.
 
-    Returns:
-        The device.
-
     Raises:
         InputError: There is no device of that name, or this machine lacks it.
     """
@@ -53,11 +50,6 @@ def _count(kind: str) -> int:
 def place_on(task: Task, sites: Sites, where: torch.device) -> tuple[Task, Sites]:
     """Copy the task and everyone's rows to a device.
 
-    Args:
-        task: The statistical problem.
-        sites: Everybody's rows.
-        where: The device.
-
     Returns:
         Both on the device; as they are if it is the processor.
     """
@@ -68,10 +60,6 @@ def place_on(task: Task, sites: Sites, where: torch.device) -> tuple[Task, Sites
 
 def move(value: Tree, where: torch.device) -> Any:
     """Move a tree's tensors to a device.
-
-    Args:
-        value: The tree.
-        where: The device.
 
     Returns:
         The same tree there.
@@ -87,10 +75,6 @@ def move(value: Tree, where: torch.device) -> Any:
 
 def on(engine: str, name: str) -> str:
     """Name an engine with its device, where that decides the numbers.
-
-    Args:
-        engine: The engine's name.
-        name: The device's name.
 
     Returns:
         The engine's name on the processor, else with the kind of device.

@@ -47,14 +47,9 @@ def run_effects(
     """Make the table of effects of a run.
 
     Args:
-        fit: What predicts.
-        level: Of all intervals.
         reference: The reference level by column, and the reference class by the name of the target.
         kept: What run.json holds of the table, for runs without rows.
         on_all_rows: Gives the same run on all rows, which the table is then of.
-
-    Returns:
-        The table.
 
     Raises:
         InputError: The model is not linear on the columns, or its state holds no Gaussian over its weights.

@@ -52,9 +52,6 @@ def names_a_map(words: str) -> bool:
 def learned_features(folder: str | Path) -> nn.Module:
     """Take the network of a finished run without its last layer.
 
-    Args:
-        folder: The run's folder.
-
     Returns:
         Its features, frozen.
 

@@ -18,7 +18,6 @@ def tell_warnings(report: Mapping[str, Any], sites: Sites) -> None:
 
     Args:
         report: What the run found.
-        sites: Everybody's rows.
     """
     said = list(report["warnings"])
     metrics = report.get("metrics")

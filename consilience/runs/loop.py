@@ -113,7 +113,6 @@ class Loop:
         Args:
             t: Its number, from 0.
             before: Where the run stands.
-            gathering: Asks the clients.
             caught: The warnings so far.
 
         Returns:
@@ -293,7 +292,6 @@ def join_sites(sentences: Sequence[str], names: Sequence[str]) -> tuple[str, ...
 
     Args:
         sentences: Some of which are about one site: 'Site A: …'.
-        names: Of the sites.
 
     Returns:
         The sentences; for example 'Sites A, B: …'.
@@ -318,10 +316,6 @@ def new_checkpoint(state: Tree, fingerprint: str) -> Checkpoint:
     """Make the checkpoint before the first round.
 
     Args:
-        state: The first state.
         fingerprint: What decides the numbers.
-
-    Returns:
-        The checkpoint.
     """
     return Checkpoint(0, state, {}, [], Ledger(), fingerprint)

@@ -86,12 +86,8 @@ def export_module(result: Result, path: str | Path, site: str | None = None) -> 
     """Write a run's model as a file that other programs read.
 
     Args:
-        result: The run.
         path: The file; its ending is the format: .onnx, or .pt2 for `torch.export`.
         site: Whose model, where sites have models of their own; None: the common model, which a newcomer gets.
-
-    Returns:
-        The file.
 
     Raises:
         InputError: The format is unknown, or what it needs is not installed.
@@ -124,7 +120,6 @@ def exported(module: nn.Module, rows: Tensor) -> torch.export.ExportedProgram:
     """Trace a module for any number of rows.
 
     Args:
-        module: The module.
         rows: Some rows, at least two.
 
     Returns:

@@ -66,16 +66,7 @@ class Memory:
         self.kept: dict[str, tuple[Hashable, Any]] = {}
 
     def recall(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
-        """Give what was made before under the same key; make it where nothing was.
-
-        Args:
-            kind: What it is.
-            key: What decides it.
-            make: Makes it.
-
-        Returns:
-            What was made.
-        """
+        """Give what was made before under the same key; make it where nothing was."""
         if kind not in self.kept or self.kept[kind][0] != key:
             self.kept[kind] = (key, make())
         made: T = self.kept[kind][1]
@@ -305,7 +296,6 @@ class Problem:
         """List a method's usual settings on this network, on these rows: the same for runs and comparisons.
 
         Args:
-            method: The method.
             chosen: Settings that somebody chose.
             seed: Of rows that are looked at.
 
@@ -334,9 +324,6 @@ class Problem:
         Args:
             seed: What the split comes from.
             kept: The task as an earlier start built it, where what it was built from may have gone.
-
-        Returns:
-            The task and the sites.
 
         Raises:
             InputError: The rows are of another kind, or the feature map is not to be had.
@@ -397,9 +384,6 @@ class Problem:
 
         Args:
             seed: What the split comes from.
-
-        Returns:
-            The sites.
 
         Raises:
             InputError: The data are unknown, or need a target, or have one already.
@@ -498,11 +482,7 @@ def as_problem(task: Task | Problem, sites: Sites | None) -> Problem:
     """Take a problem as it is; make one of a task and its rows.
 
     Args:
-        task: Either.
         sites: The rows of a task.
-
-    Returns:
-        The problem.
 
     Raises:
         InputError: There are no rows, or two kinds of them.
@@ -554,7 +534,6 @@ def with_inputs(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sit
     """Give the server inputs from another data set.
 
     Args:
-        sites: The sites.
         text: The data set's name, as `cifar100`, or `cifar100:2000` for so many of its rows.
         seed: What the draw of rows comes from.
         data_dir: Where data sets are kept.

@@ -33,12 +33,6 @@ from consilience.version import __version__
 def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     """Refuse, before anything is computed, what cannot work.
 
-    Args:
-        method: The method.
-        task: The statistical problem.
-        sites: Everybody's rows.
-        rounds: How many rounds.
-
     Raises:
         InputError: The method cannot run so many rounds, or on such rows, or with such a network.
     """
@@ -102,9 +96,6 @@ def _check_needs(method: Method, sites: Sites) -> None:
 def kind_of(sites: Sites) -> str:
     """Name the kind of problem.
 
-    Args:
-        sites: Everybody's rows.
-
     Returns:
         `classification`, `regression`, `counts` or `survival`.
     """
@@ -113,10 +104,6 @@ def kind_of(sites: Sites) -> str:
 
 def check_rows(method: Method, task: Task) -> None:
     """Refuse an inference that takes some rows at a time where the likelihood needs all of a site's at once.
-
-    Args:
-        method: The method.
-        task: The statistical problem.
 
     Raises:
         InputError: It takes mini-batches.
@@ -157,12 +144,6 @@ def facts(
     """Say what is run, on what, with what.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        sites: Everybody's rows.
-        rounds: How many rounds.
-        seed: What all random numbers come from.
-        engine: The engine's name.
         threads: How many BLAS threads.
 
     Returns:
@@ -254,9 +235,6 @@ def versions() -> dict[str, str]:
 def citation(kind: type[Method]) -> tuple[str, str]:
     """Name a method in words, and its paper.
 
-    Args:
-        kind: The method's class.
-
     Returns:
         The title and the source: what the class says, else the first line of its file.
     """
@@ -273,10 +251,6 @@ def identity(
     """Hash all that decides the numbers.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        sites: Everybody's rows.
-        seed: What all random numbers come from.
         engine: The engine's name, with its device where that decides the numbers.
         takes_part: Who is asked and lost; None or empty if everyone always replies.
 
@@ -309,9 +283,6 @@ def reported_identity(report: dict[str, Any], method: Method, task: Task, sites:
 
     Args:
         report: The content of `run.json`.
-        method: The method.
-        task: The statistical problem.
-        sites: Everybody's rows.
 
     Returns:
         The hash, in hexadecimal digits.

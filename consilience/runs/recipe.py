@@ -153,7 +153,6 @@ class Recipe:
         """Read what `to_json` wrote.
 
         Args:
-            value: The JSON.
             data_dir: Where data sets are kept on this machine.
 
         Returns:
@@ -184,7 +183,6 @@ def protect(problem: Problem, settings: Sequence[str], seed: int = 0) -> tuple[t
     """Put a problem under differential privacy.
 
     Args:
-        problem: The problem.
         settings: Texts that set a method's `privacy`.
         seed: Of rows that are looked at.
 

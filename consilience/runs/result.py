@@ -168,9 +168,6 @@ class Result:
                 its own threshold counts, where sites have those; None: the common model, which a newcomer gets, with
                 thresholds of that model.
 
-        Returns:
-            The predictions.
-
         Raises:
             InputError: The rows are not what the network takes, the site is unknown, or there are no calibration rows
                 for a temperature or too few for prediction sets.
@@ -337,12 +334,6 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back.
 
-        Args:
-            folder: Where to.
-
-        Returns:
-            The folder.
-
         Raises:
             InputError: The folder holds another run.
         """
@@ -371,9 +362,6 @@ class Result:
         Args:
             method: The method whose rule it is.
             scored: False leaves the scores out.
-
-        Returns:
-            The result.
 
         Raises:
             InputError: The replies are not at hand, or are not what the method pools.
@@ -433,7 +421,6 @@ class Result:
         """Make the table of a linear model's effects, in the units of the columns.
 
         Args:
-            level: Of all intervals.
             reference: The level that others are compared with, by column, and the class that others are compared
                 with, by the name of the target; the first ones by default.
 

@@ -111,7 +111,6 @@ def run(
         task: The problem; or the network, its likelihood and its prior.
         sites: Everybody's rows, by role, where `task` is no `Problem`.
         rounds: How many; 1 for one-round methods and what is usual for the others if None.
-        seed: What all random numbers come from.
         engine: Where the sites' work runs: an engine's name, or a `Compute` that also sets threads and device.
         participation: How many sites, or which fraction of them, are asked a round; a `Participation` also says who
             is lost and how many replies suffice.
@@ -125,9 +124,6 @@ def run(
         about: What is added to run.json.
         on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
         effects: False leaves effects out of the report.
-
-    Returns:
-        The result.
 
     Raises:
         InputError: The run cannot work as asked; the sentence says what to change.
@@ -377,9 +373,6 @@ def load(
         method: The method, if it is your own.
         task: The task, if the network is your own.
         sites: The rows, which are not kept: hand them in to score or to pool again.
-
-    Returns:
-        The result.
 
     Raises:
         InputError: The folder holds no finished run, or one of another method, task or data.

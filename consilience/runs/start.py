@@ -30,7 +30,6 @@ class Start(NamedTuple):
 
         Args:
             state: A method's first state.
-            task: The statistical problem.
 
         Returns:
             The state with that centre for its posterior.
@@ -42,11 +41,7 @@ def start_from(folder: str | Path, task: Task) -> Start:
     """Read the posterior of a finished run.
 
     Args:
-        folder: The run's folder.
         task: The statistical problem, whose network it must fit.
-
-    Returns:
-        The posterior, and whose it is.
 
     Raises:
         InputError: The run has not finished, its folder holds no state, or its network is another one.

@@ -109,7 +109,6 @@ class Store:
 
         Args:
             checkpoint: Where the run stands.
-            replies: The round's replies.
 
         Raises:
             InputError: A file cannot be written.
@@ -179,7 +178,6 @@ class Store:
 
         Args:
             rounds: The number of the round, from 1.
-            replies: Its replies.
 
         Raises:
             InputError: A file cannot be written.
@@ -232,7 +230,6 @@ class Store:
 
         Args:
             name: The file's name in the folder.
-            content: Its bytes.
             sync: Whether its name must survive a loss of power at once.
 
         Raises:
@@ -362,7 +359,6 @@ def pack(value: Tree, extra: dict[str, Any]) -> bytes:
     """Write a tree as one safetensors file. Several metadata keys would come in random order: one key, equal bytes.
 
     Args:
-        value: The tree.
         extra: JSON values to write beside it.
 
     Returns:
@@ -378,7 +374,6 @@ def unpack(path: Path, method: Method, fields: Sequence[str]) -> tuple[Tree, dic
     """Read a tree from a safetensors file that `pack` wrote.
 
     Args:
-        path: The file.
         method: The run's method, which says what types the tree may hold.
         fields: The names of the JSON values that may lie beside the tree.
 

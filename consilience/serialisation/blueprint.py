@@ -70,9 +70,6 @@ DAMAGED = "The task in the file is damaged: restore it from a copy, or pass your
 def describe_network(module: nn.Module) -> Any:
     """Write a network's layers as JSON.
 
-    Args:
-        module: The network.
-
     Returns:
         Each layer's type with the arguments that build it again; None where a layer is not in `LAYERS`.
     """
@@ -98,9 +95,6 @@ def describe_network(module: nn.Module) -> Any:
 
 def build_network(layers: Json) -> nn.Module:
     """Build the network that `describe_network` wrote.
-
-    Args:
-        layers: The JSON.
 
     Returns:
         The network, its weights freshly drawn.

@@ -85,11 +85,7 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
 
     Args:
         tensors: The tensors by their paths.
-        outline: The JSON outline.
         types: The named tuples that may be built, by name; see `types_of`.
-
-    Returns:
-        The tree.
 
     Raises:
         InputError: The outline names a type that is not in `types`.
@@ -152,9 +148,6 @@ def types_of(owner: method.Method) -> dict[str, type]:
     These are the common types, the named tuples that the method's own file defines, the `types` of its `about`, and
     the same of its inner method. What a file merely imports, such as `Data`, is not among them.
 
-    Args:
-        owner: The method.
-
     Returns:
         The types by name.
     """
@@ -172,9 +165,6 @@ def types_of(owner: method.Method) -> dict[str, type]:
 
 def kept_types_of(owner: method.Method) -> dict[str, type]:
     """List what a site may keep for itself between rounds: what may cross the wire, and rows.
-
-    Args:
-        owner: The method.
 
     Returns:
         The types by name.

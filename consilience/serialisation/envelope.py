@@ -87,9 +87,6 @@ class Envelope(NamedTuple):
         Args:
             types: The named tuples that may be built, by name.
 
-        Returns:
-            The tree.
-
         Raises:
             InputError: The file names another type, or its outline does not fit its tensors.
         """
@@ -102,12 +99,8 @@ def seal(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
     """Write a tree and its header as one signed file; equal input gives equal bytes.
 
     Args:
-        value: The tree.
         header: What the file is.
         key: The sender's private key.
-
-    Returns:
-        The bytes of the file.
     """
     tensors, outline = encode(value)
     head = {**header._asdict(), "format": FORMAT, "version": __version__, "outline": outline}
@@ -125,7 +118,6 @@ def open_envelope(path: Path, kind: str | None = None, most: int = MOST_BYTES) -
     """Open a file and check it against its checksum.
 
     Args:
-        path: The file.
         kind: The kind that is needed; None for any.
         most: The largest size in bytes that is read.
 
@@ -168,7 +160,6 @@ def bytes_of(path: Path, most: int) -> bytes:
     """Read a plain file; pipes and devices, which may never end, are refused.
 
     Args:
-        path: The file.
         most: The largest size in bytes that is read.
 
     Returns:

@@ -95,9 +95,6 @@ def _before(field: dataclasses.Field[Any]) -> Any:
 def restore(value: Any) -> Any:
     """Rebuild what `describe` wrote.
 
-    Args:
-        value: The JSON.
-
     Returns:
         The setting; lists become tuples.
 

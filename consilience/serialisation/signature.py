@@ -29,9 +29,6 @@ def new_key(path: Path) -> Ed25519PrivateKey:
     Args:
         path: The file; one that exists is never written over.
 
-    Returns:
-        The key.
-
     Raises:
         InputError: The file exists or cannot be written.
     """
@@ -48,9 +45,6 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
     Args:
         path: The file that `new_key` wrote.
-
-    Returns:
-        The key.
 
     Raises:
         InputError: The file is missing, empty or not such a key.
@@ -90,9 +84,6 @@ def _warn_readable(path: Path) -> None:
 def public(key: Ed25519PrivateKey) -> str:
     """Write the public half of a key as text, to stand in a study.
 
-    Args:
-        key: The private key.
-
     Returns:
         The prefix "ed25519:" and 32 bytes in base 64.
     """
@@ -106,7 +97,6 @@ def sign(key: Ed25519PrivateKey, purpose: str, message: bytes) -> str:
     Args:
         key: The signer's private key.
         purpose: What the signature is for, such as "reply".
-        message: What is signed.
 
     Returns:
         The signature in base 64.
@@ -120,7 +110,6 @@ def verifies(key: str, purpose: str, message: bytes, signature: str) -> bool:
     Args:
         key: The public key, as `public` writes it.
         purpose: What the signature is for.
-        message: What was signed.
         signature: What `sign` returned.
 
     Returns:

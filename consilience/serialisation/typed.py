@@ -31,11 +31,7 @@ class Between:
     high: float = math.inf
 
     def holds(self, value: float) -> bool:
-        """Tell whether a number lies in the range, but for rounding.
-
-        Args:
-            value: The number.
-        """
+        """Tell whether a number lies in the range, but for rounding."""
         return self.low - ROUNDING <= value <= self.high + ROUNDING
 
 
@@ -46,9 +42,6 @@ Rows: TypeAlias = Annotated[int, Between(0, 1e15)]
 
 def parse_json(text: str) -> Any:
     """Read JSON of which every number can be reckoned with and every text written.
-
-    Args:
-        text: The JSON.
 
     Returns:
         Its value.
@@ -81,9 +74,6 @@ def _finite_int(digits: str) -> int:
 def checked(thing: T) -> T:
     """Hold a dataclass or named tuple that was made from a file against what its class declares.
 
-    Args:
-        thing: The object.
-
     Returns:
         The object itself.
 
@@ -103,7 +93,6 @@ def restore_fields(kind: type[T], value: Any) -> T:
     """Make a dataclass or named tuple from JSON.
 
     Args:
-        kind: The class.
         value: The values by the names of its fields; fields with defaults may be missing.
 
     Returns:
@@ -129,9 +118,6 @@ def restore_fields(kind: type[T], value: Any) -> T:
 def declared_types(kind: type) -> Mapping[str, Any]:
     """Find the types of a class's fields.
 
-    Args:
-        kind: The class.
-
     Returns:
         Types by name; none where a type is only known to a type checker, so that nothing can be judged.
     """
@@ -151,7 +137,6 @@ def matches(declared: Any, value: Any) -> bool:
 
     Args:
         declared: A type as `declared_types` gives it; None where it is not known.
-        value: The value.
 
     Returns:
         False where it is not; True also where the type cannot be judged.

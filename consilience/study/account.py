@@ -50,8 +50,6 @@ def bytes_crossed(received: Sequence[Received], names: tuple[str, ...], message:
     """Count what a round moved.
 
     Args:
-        received: The replies.
-        names: Whose they are.
         message: What the sites were sent; () if every site computes it for itself.
         round: The number of the round, from 1.
 
@@ -76,7 +74,6 @@ def account(
     """Say what a pooled model is and where it came from.
 
     Args:
-        study: The study.
         facts: What the model says about itself.
         rows: Each site's rows, 0 where it withheld their number.
         replies: The last round's replies, by site.
@@ -158,7 +155,6 @@ def influence_warnings(agreement: Agreement, influence: Mapping[str, float], unk
     """Say which sites have more influence on a model than agreed, or why that is not known.
 
     Args:
-        agreement: The study's agreement.
         influence: How much of the pool is each site's.
         unknown: Why that was not measured; empty where it was.
 
@@ -238,11 +234,9 @@ def chosen_account(
     """Say what a model is whose knob and temperature the sites' statistics chose.
 
     Args:
-        study: The study.
         facts: What the model says about itself.
         known: The account of its pool, if it was kept.
         judgements: What each site's statistics say.
-        symbol: The knob's symbol.
         warnings: What else to warn of.
 
     Returns:
@@ -283,7 +277,6 @@ def baseline_account(
     """Say what a report says of a survival model that has its baseline.
 
     Args:
-        study: The study.
         facts: What the model says about itself.
         known: The account of the model when it was pooled.
         curve: Kaplan and Meier's curve of all training rows.
@@ -307,7 +300,6 @@ def evaluated_account(
     """Say what a report says of a model whose sites sent its calibration on their test rows.
 
     Args:
-        study: The study.
         facts: What the model says about itself.
         known: The account of the model when it was pooled or chosen.
         evaluated: Each site's calibration, by the names of the report.
@@ -349,7 +341,6 @@ def kept_account(path: Path, checksum: str) -> dict[str, Any] | None:
     """Read what was written down when this very model was pooled, if it lies beside the model.
 
     Args:
-        path: The JSON file.
         checksum: Hash of the model's file.
 
     Returns:

@@ -56,12 +56,10 @@ def audit_site(
     """Audit what a study's method would send of a site's rows, guards and all. Nothing is sent.
 
     Args:
-        agreement: The study's agreement.
         data: The site's rows to train on.
         canaries: How many; None: as many as there are rows, within limits.
         delta: δ of the claim to be refuted; a mechanism may fail in so many cases.
         runs: Over how many runs canaries are spread: more take longer and find more.
-        seed: Of the coins.
 
     Returns:
         A bound for each kind of canary.
@@ -105,10 +103,8 @@ def far_rows(agreement: Agreement, data: Data, count: int, key: Key) -> Data:
     """Draw rows whose numbers lie at the ends of the agreed ranges, with levels and outcomes by lot.
 
     Args:
-        agreement: The study's agreement.
         data: The site's rows, for the type of their outcomes.
         count: How many rows to draw.
-        key: The randomness.
 
     Returns:
         The canaries.

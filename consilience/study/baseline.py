@@ -64,7 +64,6 @@ def sum_rows(model: Model, data: Data) -> Tensor:
     """Add up a site's training rows on the agreed times, under the disclosure rules.
 
     Args:
-        model: The pooled model.
         data: The rows that the site trained on.
 
     Returns:
@@ -94,9 +93,6 @@ class EventSums(File):
     def make(self, site: Site) -> Made:
         """Add the rows up.
 
-        Args:
-            site: The site.
-
         Raises:
             InputError: The site has too few events to send sums that show none of them.
         """
@@ -122,9 +118,7 @@ class EventSums(File):
         """Refuse sums that no site under the study's rules can have.
 
         Args:
-            part: What came in.
             most: The most rows that its sites committed to.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.
@@ -147,9 +141,7 @@ def find_baseline(study: Study, model: Model, paths: Sequence[Path]) -> Found:
     """Add the sites' sums up, and find the baseline and the curve.
 
     Args:
-        study: The study.
         model: The model that the sums must be about.
-        paths: The sites' files.
 
     Returns:
         What they give.

@@ -26,11 +26,7 @@ def own_thresholds(site: Site, model: Model) -> bytes:
     """Write the threshold of a site that has its own: the file stays there.
 
     Args:
-        site: The site.
         model: The model that predicts there, the pooled one or the site's own.
-
-    Returns:
-        The file.
 
     Raises:
         InputError: Too few rows are set aside.
@@ -49,10 +45,7 @@ def calibrate(
     """Find thresholds from the sites' counts, and write the model with them.
 
     Args:
-        study: The study.
         model: The model that the counts are about.
-        paths: The sites' files.
-        key: The coordinator's key.
         known: The account of the model when it was pooled or chosen.
 
     Returns:
@@ -93,7 +86,6 @@ def check_whose(model: Model, guarantee: Guarantee) -> None:
 
     Args:
         model: The model that predicts.
-        guarantee: The thresholds.
 
     Raises:
         InputError: They are of the sites' own models and this is a newcomer's, or the other way round.
@@ -117,9 +109,6 @@ def read_thresholds(path: Path, model: Model) -> Guarantee:
     Args:
         path: The file that `site calibrate` wrote.
         model: The model it must be for.
-
-    Returns:
-        The guarantee at that site.
 
     Raises:
         InputError: The file is damaged, or is about another model.

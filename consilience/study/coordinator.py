@@ -109,8 +109,6 @@ def start(study: Study, key: Ed25519PrivateKey, inputs: Tensor | None) -> bytes:
     """Write the first message, for methods that begin with one.
 
     Args:
-        study: The study.
-        key: The coordinator's key.
         inputs: The coordinator's unlabelled rows.
 
     Returns:
@@ -137,9 +135,6 @@ def pool(
     """Play one round: check every reply, aggregate those that are sound, and write what the study lets out.
 
     Args:
-        study: The study.
-        paths: The sites' replies.
-        key: The coordinator's key.
         inputs: The coordinator's unlabelled rows.
         after: The state that the round before left; None for the first round.
         accept_difference: Whether what this model and an earlier one show together of single sites is accepted.
@@ -228,8 +223,6 @@ def finish(study: Study, key: Ed25519PrivateKey, ended: Ended, accept_difference
     """Write the model of what was pooled, and its account: the one end of rounds, by files and over Flower.
 
     Args:
-        study: The study.
-        key: The coordinator's key.
         ended: Where the rounds ended.
         accept_difference: Whether what this model and an earlier one show together of single sites is accepted.
 
@@ -348,15 +341,10 @@ def write_model(
     """Write what the study lets out of a state.
 
     Args:
-        study: The study.
-        method: Its method.
-        state: The pool.
         rows: Rows of everyone who replied in any round; 0 where a site withheld their number.
         names: Who replied in the last round.
         rounds: How many rounds are done.
-        key: The coordinator's key.
         labelled: Whether the coordinator's labelled rows fitted β.
-        more: Notes to add.
         total: How many rows stand behind a masked sum; 0 where each site says its own.
 
     Returns:
@@ -381,7 +369,6 @@ def rows_heard(study: Study, before: Mapping[str, int], replies: Mapping[str, Re
     """List whose reply of any round is in a model, and how many rows stand behind it.
 
     Args:
-        study: The study.
         before: Rows of those who replied in earlier rounds.
         replies: The last round's replies, by site.
 
@@ -459,10 +446,7 @@ def choose(
     """Choose β or λ, and the temperature, by the sum of the sites' statistics about a model; train its student again.
 
     Args:
-        study: The study.
         model: The model that the statistics are about.
-        paths: The sites' statistics.
-        key: The coordinator's key.
         inputs: The coordinator's unlabelled rows, for the student.
         known: The account of the model when it was pooled.
 
@@ -534,19 +518,12 @@ def left_out(refused: Sequence[str]) -> list[str]:
 
     Args:
         refused: A sentence for each file.
-
-    Returns:
-        The warnings.
     """
     return [f"Left out: {sentence}" for sentence in refused]
 
 
 def own_key(agreement: Agreement, key: Ed25519PrivateKey) -> None:
     """Refuse a key that is not the coordinator's.
-
-    Args:
-        agreement: The study's agreement.
-        key: The key.
 
     Raises:
         InputError: It is another one.

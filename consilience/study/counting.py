@@ -83,11 +83,7 @@ class Counts(File):
         self.plan = calibration_of(study.agreement)
 
     def about(self, member: Member) -> dict[str, Any]:
-        """Say in the file's header who answers, about which model, and what was agreed.
-
-        Args:
-            member: The site.
-        """
+        """Say in the file's header who answers, about which model, and what was agreed."""
         return {**super().about(member), "kind": self.plan.kind}
 
     @property
@@ -97,9 +93,6 @@ class Counts(File):
 
     def make(self, site: Site) -> Made:
         """Count, with noise where privacy is promised.
-
-        Args:
-            site: The site.
 
         Raises:
             InputError: Too few rows are set aside, the model is not the site's own where the others' are, or the site
@@ -157,9 +150,7 @@ class Counts(File):
         """Refuse what cannot be counts of so many rows.
 
         Args:
-            part: What came in.
             most: The most rows that its sites committed to.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.
@@ -203,11 +194,7 @@ def score_site(agreement: Agreement, plan: Calibration, model: Model, number: in
     """Score the rows that a site set aside, if thresholds can be found by them.
 
     Args:
-        agreement: The study's agreement.
-        plan: What was agreed.
-        model: The pooled model.
         number: The site's number in the study.
-        rows: The rows.
 
     Returns:
         Their scores [N].
@@ -238,10 +225,7 @@ def score_rows(model: Model, plan: Calibration, number: int, rows: Data) -> Tens
     """Score the rows that a site set aside.
 
     Args:
-        model: The pooled model.
-        plan: What was agreed.
         number: The site's number in the study.
-        rows: The rows.
 
     Returns:
         Their scores [N].
@@ -259,7 +243,6 @@ def add_counts(study: Study, model: Model, paths: Sequence[Path]) -> Total:
     """Add up the sites' counts about a model.
 
     Args:
-        study: The study.
         model: The model that they must be about.
         paths: The sites' files; under masks also what was told of masks shared with missing sites.
 

@@ -28,12 +28,8 @@ def agreed_design(
     """Describe the columns of a study.
 
     Args:
-        agreement: Its agreement.
         reference: The reference level by column, and the reference class by the name of the target.
         merged: The columns of which sites merged levels, so that they have a level "other".
-
-    Returns:
-        The design.
 
     Raises:
         InputError: A name is unknown.
@@ -87,8 +83,6 @@ def pooled_effects(
     differ, and that only of three or more.
 
     Args:
-        agreement: The study's agreement.
-        state: The pool.
         names: Whose replies they are.
         replies: The replies that were pooled.
         fitted: The rows behind them.
@@ -121,13 +115,8 @@ def model_effects(
     """Make the table of effects of a model, with what its report says of the sites.
 
     Args:
-        model: The model.
         account: The report beside the model, where it is at hand.
-        level: Of all intervals.
         reference: The reference level by column, and the reference class by the name of the target.
-
-    Returns:
-        The table.
 
     Raises:
         InputError: The model is not linear on the columns, or holds no Gaussian over its weights.

@@ -58,9 +58,6 @@ class Evaluation(File):
     def make(self, site: Site) -> Made:
         """Count under the disclosure rules.
 
-        Args:
-            site: The site.
-
         Raises:
             InputError: Too few rows are behind it.
         """
@@ -80,9 +77,7 @@ class Evaluation(File):
         """Refuse calibration that cannot be that of its rows.
 
         Args:
-            part: What came in.
             most: The most rows that its site committed to.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.
@@ -101,12 +96,8 @@ def tabulate(agreement: Agreement, p: Distribution, y: Tensor) -> dict[str, Tens
     """Count what a site may tell of a model's calibration.
 
     Args:
-        agreement: The study's agreement.
         p: What the model predicts for the rows, in the target's own unit.
         y: What was seen, in that unit.
-
-    Returns:
-        The counts.
 
     Raises:
         InputError: Too few rows are behind it.
@@ -174,9 +165,7 @@ def read_evaluations(study: Study, model: Model, paths: Sequence[Path]) -> tuple
     """Read what sites tell of a model's calibration.
 
     Args:
-        study: The study.
         model: The model that it must be about.
-        paths: The sites' files.
 
     Returns:
         For each site whose file can be used, its calibration by the names of `run.json`, and a sentence for each file

@@ -98,11 +98,7 @@ class Exchange(ABC, Generic[C]):
         self.model = model
 
     def about(self, member: Member) -> dict[str, Any]:
-        """Say in the file's header who answers, and about which model.
-
-        Args:
-            member: The site.
-        """
+        """Say in the file's header who answers, and about which model."""
         about: dict[str, Any] = {"number": member.number}
         if self.model is not None:
             about["model"] = self.model.checksum
@@ -131,9 +127,6 @@ class Exchange(ABC, Generic[C]):
     def make(self, site: Site) -> Made:
         """Make what leaves of a site's rows, under the disclosure rules.
 
-        Args:
-            site: The site.
-
         Returns:
             It, and what the site must remember.
 
@@ -143,20 +136,13 @@ class Exchange(ABC, Generic[C]):
 
     @abstractmethod
     def mask(self, site: Site, made: Made) -> Tree:
-        """Put a mask over what was made.
-
-        Args:
-            site: The site.
-            made: What it made.
-        """
+        """Put a mask over what was made."""
 
     @abstractmethod
     def seal(self, site: Site, made: Made, value: Tree) -> C:
         """Sign what leaves.
 
         Args:
-            site: The site.
-            made: What it made.
             value: That, or what stands for it under a mask.
         """
 
@@ -165,12 +151,7 @@ class File(Exchange[bytes]):
     """An exchange whose answer is a signed file."""
 
     def mask(self, site: Site, made: Made) -> Tree:
-        """Put a mask over what was made.
-
-        Args:
-            site: The site.
-            made: What it made.
-        """
+        """Put a mask over what was made."""
         decides = "" if not isinstance(made.source, Data) else fingerprint(made.source)
         return {"masked": mask_table(site.masks, self.masked, decides, self.summand(made.value), made.rows)}
 
@@ -178,8 +159,6 @@ class File(Exchange[bytes]):
         """Write the signed file.
 
         Args:
-            site: The site.
-            made: What it made.
             value: That, or what stands for it under a mask.
 
         Raises:
@@ -220,7 +199,6 @@ class File(Exchange[bytes]):
         """Refuse numbers that no table under the study's rules can have.
 
         Args:
-            part: What came in.
             most: The most rows that its sites committed to.
             where: Where it is from, such as a file.
 
@@ -231,9 +209,6 @@ class File(Exchange[bytes]):
 
     def open(self, paths: Sequence[Path]) -> tuple[list[Envelope], list[str]]:
         """Open the sites' files.
-
-        Args:
-            paths: The files.
 
         Returns:
             Those that came as they should, and a sentence for each that did not.
@@ -285,12 +260,7 @@ def hear(exchange: File, paths: Sequence[Path]) -> tuple[list[Part], list[str]]:
 
 
 def most_rows(study: Study, name: str) -> int:
-    """Say for how many rows a site may speak at most.
-
-    Args:
-        study: The study.
-        name: The site's name.
-    """
+    """Say for how many rows a site may speak at most."""
     return rules_of(study.agreement, study.member(name).rows).largest_site
 
 
@@ -318,7 +288,6 @@ def check_rows(rows: int, fewest: int, most: int, where: str) -> None:
     Args:
         rows: For how many it speaks.
         fewest: The fewest that may be shown.
-        most: The most.
         where: Where it is from, such as a file.
 
     Raises:
@@ -331,9 +300,5 @@ def check_rows(rows: int, fewest: int, most: int, where: str) -> None:
 
 
 def add(parts: Sequence[Part]) -> torch.Tensor:
-    """Add tables of one shape up.
-
-    Args:
-        parts: What came in.
-    """
+    """Add tables of one shape up."""
     return torch.stack([part.table for part in parts]).sum(0)

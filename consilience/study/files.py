@@ -68,7 +68,6 @@ def message_file(agreement: Agreement, message: Tree, round: int, key: Ed25519Pr
     """Write what the coordinator hands to the sites.
 
     Args:
-        agreement: The study's agreement.
         message: What the method broadcasts.
         round: The round that answers it, from 1 on.
         key: The coordinator's private key.
@@ -80,8 +79,6 @@ def open_file(study: Study, path: Path, kind: str, most: int = MOST_BYTES) -> En
     """Open a file of this study that is signed by whom it names.
 
     Args:
-        study: The study.
-        path: The file.
         kind: What it must hold: a message, a memory, a state.
         most: The largest size that is read, in bytes.
 
@@ -105,8 +102,6 @@ def from_sites(
     """Open the files of one kind and round, at most one a site.
 
     Args:
-        study: The study.
-        paths: The files.
         kind: What they must hold: a reply, statistics.
         round: The round they must be of, from 1 on.
         most: The largest size that is read, in bytes; that of a reply, and some more, if 0.
@@ -133,8 +128,6 @@ def collect(study: Study, paths: Sequence[Path], gate: Gate) -> Collected:
     """Collect the replies of one round; a bad file is named and left out, the rest go on.
 
     Args:
-        study: The study.
-        paths: The files.
         gate: What a reply of this round must be.
 
     Returns:

@@ -154,9 +154,6 @@ class Home:
     def adopt(self, folder: Path) -> None:
         """Take over what older versions wrote where commands were run.
 
-        Args:
-            folder: That folder.
-
         Raises:
             InputError: There are two books of masks.
         """
@@ -189,9 +186,6 @@ def state_folder(key_file: Path) -> Path:
 
     Args:
         key_file: The site's private key.
-
-    Returns:
-        The folder.
 
     Raises:
         InputError: Nothing can be written beside the key, or a ledger lies there that another folder would not know.

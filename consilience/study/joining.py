@@ -21,9 +21,6 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int
     """Write what a site sends to take part: its name, rows and public key, and its signature of these.
 
     Args:
-        agreement: The study's agreement.
-        name: The site's name.
-        key: Its private key.
         rows: The number of rows it commits to: no reply of it may speak for more.
 
     Returns:
@@ -54,11 +51,7 @@ def add_member(study: Study, path: Path) -> Study:
     """Let the site that wrote a file take part.
 
     Args:
-        study: The study.
         path: What `consilience site join` wrote.
-
-    Returns:
-        The study with that site.
 
     Raises:
         InputError: The file is not such a file, or is signed for another agreement.
@@ -86,20 +79,12 @@ def _read_join(path: Path) -> tuple[list[str], int]:
 
 
 def draft_of(agreement: Agreement) -> Agreement:
-    """Write an agreement as it is before its constants are known.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Write an agreement as it is before its constants are known."""
     columns = tuple(dataclasses.replace(c, centre=0.0, spread=1.0) for c in agreement.columns)
     target = dataclasses.replace(agreement.target, centre=0.0, spread=1.0)
     return dataclasses.replace(agreement, columns=columns, target=target)
 
 
 def draft_hash(agreement: Agreement) -> str:
-    """Hash an agreement as it is before its constants are known.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Hash an agreement as it is before its constants are known."""
     return draft_of(agreement).hash

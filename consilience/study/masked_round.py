@@ -34,9 +34,6 @@ from consilience.tree import Tree
 def sort_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Tell files of masks from others.
 
-    Args:
-        paths: The files.
-
     Returns:
         Those that are not, and those that tell masks.
     """
@@ -55,8 +52,6 @@ def read_told(study: Study, paths: Sequence[Path], round: int) -> tuple[list[Env
     """Read what sites told of the masks shared with missing sites.
 
     Args:
-        study: The study.
-        paths: Their files.
         round: Counted from 1.
 
     Returns:
@@ -79,11 +74,7 @@ class Masking:
         """Prepare.
 
         Args:
-            study: The study.
-            method: Its method.
-            task: Its problem.
             inputs: The coordinator's unlabelled rows.
-            what: What is summed.
         """
         self.what = what
         self.study = study
@@ -140,7 +131,6 @@ class Masking:
         Args:
             gate: The gate for replies in the open.
             message: What the sites answer.
-            paths: The files.
 
         Returns:
             The masked replies that are in the sum, and what was left out.

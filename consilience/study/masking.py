@@ -42,7 +42,6 @@ def roster_of(study: Study, numbers: Collection[int] | None = None) -> tuple[Mem
     """List the sites that mask with each other.
 
     Args:
-        study: The study.
         numbers: Their numbers; None for all that have not left.
 
     Returns:
@@ -69,10 +68,8 @@ def purpose_of(study: Study, members: Sequence[Member], round: int, what: str) -
     """Say what masks are for.
 
     Args:
-        study: The study.
         members: The sites that mask with each other.
         round: Counted from 1.
-        what: What is summed.
     """
     roster = hash_roster((site.number, site.name, site.key, site.masks) for site in members)
     return Purpose(study.agreement.hash, roster, round, what)
@@ -99,7 +96,6 @@ class MaskBook:
 
         Args:
             round: Counted from 1.
-            what: What is summed.
             content: A hash of what decides the numbers, such as the message and the rows; noise does not.
             values: Whole numbers, int64 [N].
 
@@ -248,7 +244,6 @@ def check_left(agreement: Agreement, count: int) -> None:
     """Refuse to sum on over too few sites: each could compute the others', or their noise would be too little.
 
     Args:
-        agreement: The study's agreement.
         count: How many sites would be left in the sum.
 
     Raises:
@@ -269,28 +264,18 @@ def book_path(study: Study, member: Member, folder: Path = Path()) -> Path:
     """Say where a site keeps its book of masks: one for each study.
 
     Args:
-        study: The study.
-        member: The site.
         folder: Where the site keeps its files.
     """
     return folder / f"{member.name}-{study.agreement.hash[:8]}.masks"
 
 
 def statistics_of(model: str) -> str:
-    """Name the sum of the sites' statistics about a model.
-
-    Args:
-        model: Its checksum.
-    """
+    """Name the sum of the sites' statistics about a model."""
     return f"statistics {model}"
 
 
 def counts_of(model: str) -> str:
-    """Name the sum of the sites' counts for the prediction sets of a model.
-
-    Args:
-        model: Its checksum.
-    """
+    """Name the sum of the sites' counts for the prediction sets of a model."""
     return f"counts {model}"
 
 

@@ -188,10 +188,6 @@ class Model:
 def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
     """Write a model, signed.
 
-    Args:
-        model: The model.
-        key: The coordinator's key.
-
     Returns:
         The file's bytes.
 
@@ -218,11 +214,7 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     """Read a model, signed by the coordinator of the study it was made in, or of the study given.
 
     Args:
-        path: The model's file.
         study: The study it must belong to; any if None.
-
-    Returns:
-        The model.
 
     Raises:
         InputError: The file is not a model's, is not signed by the coordinator, or belongs to another study.
@@ -270,7 +262,6 @@ def check_predictions(model: Model, what: str) -> None:
     """Refuse a model that predicts numbers that are not finite, tried on rows that are plausible by its agreement.
 
     Args:
-        model: The model.
         what: What is not done with it, the beginning of a sentence.
 
     Raises:
@@ -316,7 +307,6 @@ def is_unnamed(agreement: Agreement, method: str) -> bool:
     """Tell whether a model is a mixture of samples without names.
 
     Args:
-        agreement: The study's agreement.
         method: How what is in the file predicts.
 
     Returns:
@@ -328,11 +318,6 @@ def is_unnamed(agreement: Agreement, method: str) -> bool:
 
 def select_hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
     """Take from a pool what the study lets sites and users have.
-
-    Args:
-        agreement: The study's agreement.
-        method: Its method.
-        state: The pool.
 
     Returns:
         The name of how it predicts, that method, and the state to hand out.
@@ -359,10 +344,8 @@ def unnamed_mixture(
     The order comes from the samples' own numbers and from nothing else: whose they are cannot be read off it.
 
     Args:
-        agreement: The study's agreement.
         start: What the round started from.
         posteriors: One for each site.
-        weights: The sites' weights.
 
     Returns:
         The same mixture, as a state of the method `mixture`.

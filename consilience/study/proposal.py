@@ -50,24 +50,18 @@ def proposal(
     """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
 
     Args:
-        name: The study's name.
         server: The coordinator's public key.
-        target: What is predicted.
         columns: What it is predicted from.
         method: How the sites learn together; by a rule if None.
         model: The network; linear if None.
         settings: Changes of the method's settings, as `field=value`.
         rounds: How many; as is usual for the method if None.
-        seed: What all random numbers come from.
         scaling: `agreed` constants, or `sums` from a first exchange.
         hand_out: What sites get back; by a rule if None.
         features: The feature map between the columns and the network; none if None.
         secure: Whether replies are added up under masks.
         privacy: The fields of [privacy]; no promise if None.
         effects: Whether effects are asked for: every row is fitted on then, and the rules choose a method for them.
-
-    Returns:
-        The agreement.
 
     Raises:
         InputError: The method or model is unknown, or cannot serve such a study.
@@ -122,9 +116,6 @@ def _situation(model: str | None, target: Target, secure: bool, private: bool, e
 def usual_hand_out(method: type[Method]) -> str:
     """Say what sites get back unless asked otherwise.
 
-    Args:
-        method: The method's class.
-
     Returns:
         `ensemble` where the pool must know whose posterior is whose, else `mixture`.
     """
@@ -135,9 +126,6 @@ def usual_hand_out(method: type[Method]) -> str:
 
 def consistent(agreement: Agreement) -> None:
     """Refuse an agreement that does not say what its method would really send.
-
-    Args:
-        agreement: The agreement.
 
     Raises:
         InputError: Its method sends other or larger values than it lets out, or cannot be handed out as it says.

@@ -80,7 +80,6 @@ def recall(agreement: Agreement, number: int, key: Ed25519PrivateKey, memory: Pa
     """Give a table's rows their roles: those they had when the site was fitted, by their content.
 
     Args:
-        agreement: The study's agreement.
         number: The site's number, which gives the roles where nothing is remembered.
         key: The site's private key.
         memory: What the site kept, with the hashes beside it; need not exist, and may be another study's.
@@ -112,11 +111,7 @@ def recall(agreement: Agreement, number: int, key: Ed25519PrivateKey, memory: Pa
 
 
 def marks_path(memory: Path) -> Path:
-    """Say where the hashes lie: beside the memory, NAME.rows.
-
-    Args:
-        memory: The site's memory.
-    """
+    """Say where the hashes lie: beside the memory, NAME.rows."""
     return memory.with_suffix(".rows")
 
 
@@ -172,7 +167,6 @@ def check_same(recalled: Recalled, memory: Path) -> None:
     """Refuse another table than the one a site has answered with.
 
     Args:
-        recalled: The table's rows.
         memory: The file that remembers the others.
 
     Raises:
@@ -190,10 +184,6 @@ def marks_file(agreement: Agreement, name: str, number: int, key: Ed25519Private
     """Write the file that remembers a site's rows.
 
     Args:
-        agreement: The study's agreement.
-        name: The site's name.
-        number: Its number.
-        key: Its private key.
         rows: The rows by role.
 
     Returns:

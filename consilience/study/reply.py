@@ -49,9 +49,6 @@ SENT = "sent in round "  # of a memory's entries that hold a reply
 def first_message(study: Study) -> Tree:
     """Compute what every site knows for itself before the first round.
 
-    Args:
-        study: The study.
-
     Raises:
         InputError: The method begins with the coordinator's own rows.
     """
@@ -68,7 +65,6 @@ def read_message(study: Study, path: Path | None) -> tuple[Tree, int]:
     """Read the coordinator's message, and check that it is one to start from.
 
     Args:
-        study: The study.
         path: The file; None for the study's own first message.
 
     Returns:
@@ -102,7 +98,6 @@ def check_start(message: Tree, sent: Iterable[Broadcast | None], task: Task, fir
     Args:
         message: What a site would start from.
         sent: Messages that the method sends, for their form.
-        task: The problem.
         first: What this round begins with, by the site's own account; None where the coordinator begins it.
         where: Where the message is from.
 
@@ -132,7 +127,6 @@ class Fit(File):
         """Read a message, and check that it is one to start from.
 
         Args:
-            study: The study.
             message: The file; None in a first round that needs none.
             replaces: Whether a first reply from other rows is written over.
 
@@ -157,12 +151,8 @@ class Fit(File):
     def make(self, site: Site) -> Made:
         """Run the method's `local` on the training rows, or find what was sent before with noise.
 
-        Args:
-            site: The site.
-
         Returns:
             The reply; the site keeps the method's memory after this round and the one before, which rows were trained
-            on, and what was sent with noise.
 
         Raises:
             InputError: A file does not belong here, or the reply may not leave.
@@ -218,12 +208,7 @@ class Fit(File):
         )
 
     def mask(self, site: Site, made: Made) -> Tree:
-        """Put a mask over a reply.
-
-        Args:
-            site: The site.
-            made: What it made.
-        """
+        """Put a mask over a reply."""
         assert isinstance(made.source, Data)
         reply = Reply(made.value["send"], made.value["size"])
         masked = mask_reply(site.masks, self.round, f"{self.asked} {fingerprint(made.source)}", reply)
@@ -246,7 +231,6 @@ class Asked(Exchange[Reply]):
         """Ask for a reply.
 
         Args:
-            study: The study.
             round: The round, from 1 on.
             question: What is answered, as a digest.
             rows: The rows it is made from, as a digest.
@@ -267,9 +251,6 @@ class Asked(Exchange[Reply]):
 
     def make(self, site: Site) -> Made:
         """Run the method, or find what was sent before with noise.
-
-        Args:
-            site: The site.
 
         Raises:
             InputError: The round was answered to another question, or the reply stays here.
@@ -305,20 +286,13 @@ class Asked(Exchange[Reply]):
         return {number: (questions[number], Reply(*value)) for number, value in by_round.items()}
 
     def mask(self, site: Site, made: Made) -> Tree:
-        """Put a mask over a reply.
-
-        Args:
-            site: The site.
-            made: What it made.
-        """
+        """Put a mask over a reply."""
         return mask_reply(site.masks, self.round, f"{self.question} {self.rows}", made.value, MESSAGE)
 
     def seal(self, site: Site, made: Made, value: Tree) -> Reply:
         """Leave signing to Flower's message, which the answer is a part of.
 
         Args:
-            site: The site.
-            made: What it made.
             value: The reply, or what stands for it under a mask.
         """
         assert isinstance(value, Reply)
@@ -329,8 +303,6 @@ def check_answered(method: Method, task: Task, message: Tree, data: Data, smalle
     """Refuse a message at which few rows alone would count in what it asks for.
 
     Args:
-        method: The method.
-        task: The problem.
         message: What a site would answer.
         data: The rows that would be summed over.
         smallest: The fewest rows that may be shown.
@@ -350,8 +322,6 @@ def check_leaving(reply: Reply, data: Data, method: Method, task: Task, rules: R
     Args:
         reply: What the method would send.
         data: The rows it was trained on.
-        method: The method.
-        task: Its problem.
         rules: What the site agreed to.
 
     Raises:
@@ -397,7 +367,6 @@ def check_noise_once(method: Method, answered: Mapping[str, str], round: int, me
     """Refuse to answer a round again with other noise: two answers cost twice what was promised.
 
     Args:
-        method: The study's method.
         answered: The hashes of the messages that this site has answered, by round.
         round: The round, from 1 on.
         memory: The file that says so.
@@ -435,7 +404,6 @@ def check_commitment(member: Member, rows: Parts) -> None:
     """Refuse more rows than a site committed to when it joined: the coordinator would not use them.
 
     Args:
-        member: The site.
         rows: Its rows by role.
 
     Raises:
@@ -455,15 +423,10 @@ def run_local(
     """Run the method's `local` at a site.
 
     Args:
-        agreement: The study's agreement.
-        member: The site.
         message: What it starts from.
         round_: The round, from 1 on.
         data: The rows to train on.
         memories: What the round before left here, by the site's number.
-
-    Returns:
-        The reply.
 
     Raises:
         InputError: The message is of another model.
@@ -502,12 +465,8 @@ def read_memory(study: Study, path: Path, round: int) -> Tree:
     """Read what a site kept in a round.
 
     Args:
-        study: The study.
         path: What `site fit` left.
         round: The round, from 1 on.
-
-    Returns:
-        The memory.
 
     Raises:
         InputError: The file is not a memory of this study, or not of this round.
@@ -523,9 +482,7 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
     """Score the site's own model on its test rows; these numbers stay here.
 
     Args:
-        agreement: The study's agreement.
         send: What is in the reply.
-        rows: The test rows.
 
     Returns:
         Scores by name; none where there is no model or no row.

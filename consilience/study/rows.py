@@ -57,7 +57,6 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
     """Read a site's table.
 
     Args:
-        agreement: The study's agreement.
         path: The table, a CSV file.
         one_class: Whether all rows may be of one class.
 
@@ -88,7 +87,6 @@ def patient_weights(column: str, inspection: Inspection) -> Tensor:
 
     Args:
         column: The column that says whose a row is.
-        inspection: The table.
 
     Returns:
         Weights of the rows [N].
@@ -112,7 +110,6 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
     Studies that were signed before roles were agreed on, and that promise nothing, keep theirs.
 
     Args:
-        agreement: The study's agreement.
         number: The site's number in the study.
         data: All rows of the site.
 
@@ -128,11 +125,7 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
 
 
 def is_promised(agreement: Agreement) -> bool:
-    """Say whether a study promises differential privacy, of what is sent or of training.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Say whether a study promises differential privacy, of what is sent or of training."""
     return agreement.privacy is not None or privacy_statement(agreement.build_method()) is not None
 
 
@@ -160,8 +153,6 @@ def draw_by_content(agreement: Agreement, data: Data, purpose: str = "") -> Tens
     """Draw a number for each row that the row has by itself: one row more or less changes no other's.
 
     Args:
-        agreement: The study's agreement.
-        data: The rows.
         purpose: What the numbers are for; others have others.
 
     Returns:
@@ -207,7 +198,6 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     rows, so that one row more could change many, and the promise counts on one row changing nothing but itself.
 
     Args:
-        agreement: The study's agreement.
         data: The site's rows to train on.
 
     Returns:
@@ -245,7 +235,6 @@ def summed(agreement: Agreement, data: Data) -> Summed:
     the smallest count has a rule of its own, so that it is no column.
 
     Args:
-        agreement: The study's agreement.
         data: The site's rows to train on.
 
     Returns:
@@ -287,7 +276,6 @@ def check_events(agreement: Agreement, data: Data) -> None:
     """Refuse counts and times with few events: sums over these few rows would be what is sent.
 
     Args:
-        agreement: The study's agreement.
         data: The rows to train on.
 
     Raises:
@@ -313,11 +301,7 @@ def _refusal(findings: Sequence[Finding]) -> str:
 
 
 def fingerprint(data: Data) -> str:
-    """Hash rows, so that those trained on are never taken for rows set aside; the hash stays at the site.
-
-    Args:
-        data: The rows.
-    """
+    """Hash rows, so that those trained on are never taken for rows set aside; the hash stays at the site."""
     digest = hashlib.sha256()
     for leaf in data:
         digest.update(leaf.contiguous().numpy().tobytes())

@@ -44,11 +44,6 @@ SCALING = "sums for the scaling"  # what is summed
 def keys_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
     """Write what a site sends before it gives masked sums: its public keys, signed.
 
-    Args:
-        agreement: The study's agreement.
-        name: The site's name.
-        key: Its private key.
-
     Returns:
         The file's text, JSON.
 
@@ -68,11 +63,7 @@ def with_keys(study: Study, paths: Sequence[Path]) -> Study:
     """List the sites that will give masked sums; the list is final once one of them has.
 
     Args:
-        study: The study.
         paths: What `consilience site keys` wrote at the sites.
-
-    Returns:
-        The study with the sites' keys.
 
     Raises:
         InputError: A file cannot be used, or there are too few.
@@ -165,20 +156,13 @@ class Scaling(File):
         return SCALING if self.study.agreement.secure else ""
 
     def about(self, member: Member) -> dict[str, Any]:
-        """Say nothing in the open: nobody has a number yet.
-
-        Args:
-            member: Who answers.
-        """
+        """Say nothing in the open: nobody has a number yet."""
         if self.masked:
             return super().about(member)
         return {}
 
     def open(self, paths: Sequence[Path]) -> tuple[list[Envelope], list[str]]:
         """Open the sites' files; in the open they are signed with keys that nobody has listed.
-
-        Args:
-            paths: The files.
 
         Raises:
             InputError: One is of another study, or not signed by its sender, or a second one of a site.
@@ -203,9 +187,6 @@ class Scaling(File):
     def make(self, site: Site) -> Made:
         """Add the columns up.
 
-        Args:
-            site: The site.
-
         Raises:
             InputError: The table does not fit the agreement.
         """
@@ -214,12 +195,7 @@ class Scaling(File):
         return Made(sums, int(float(sums[:, 0].max())), agreed_rows(agreement, site.table, site.key))
 
     def mask(self, site: Site, made: Made) -> Tree:
-        """Put a mask over the sums.
-
-        Args:
-            site: The site.
-            made: What it made.
-        """
+        """Put a mask over the sums."""
         decides = str(made.value.tolist())
         return {"masked": mask_table(site.masks, self.masked, decides, self.summand(made.value), made.rows)}
 
@@ -249,9 +225,7 @@ class Scaling(File):
         """Refuse sums that no table of the agreed columns can have.
 
         Args:
-            part: What came in.
             most: More rows than anybody has.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.
@@ -301,11 +275,7 @@ def scale_by(agreement: Agreement, total: Tensor) -> Agreement:
     """Write the constants into an agreement.
 
     Args:
-        agreement: The study's agreement.
         total: Count, sum and sum of squares of each column and the target over all sites, [columns, 3].
-
-    Returns:
-        The agreement with the constants.
     """
     columns = (*agreement.columns, agreement.target.as_scaled())
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
@@ -379,7 +349,6 @@ def to_places(columns: Sequence[Column], sums: Tensor) -> Tensor:
     """Sum places within the agreed ranges, u = (v − low) / (high − low), instead of numbers.
 
     Args:
-        columns: The columns.
         sums: Count, Σ v and Σ v² of each, [columns, 3].
 
     Returns:
@@ -396,7 +365,6 @@ def of_places(columns: Sequence[Column], places: Tensor) -> Tensor:
     """Undo `to_places`.
 
     Args:
-        columns: The columns.
         places: Count, Σ u and Σ u² of each, [columns, 3].
 
     Returns:

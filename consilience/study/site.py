@@ -29,8 +29,6 @@ def keep_file(path: Path, content: bytes, what: str) -> None:
     """Write what a site must remember, whole and for its owner alone.
 
     Args:
-        path: The file.
-        content: What it holds.
         what: What it is, in words.
     """
     write_whole(path, content, "Make room, and ask again; nothing has left.", PRIVATE)
@@ -40,8 +38,6 @@ def kept_path(study: Study, member: Member, ending: str, folder: Path = Path()) 
     """Say where a site keeps what it sent with noise.
 
     Args:
-        study: The study.
-        member: The site.
         ending: Of the file's name.
         folder: Where the site keeps its files.
     """
@@ -140,9 +136,6 @@ class Site:
             5   it is entered into the ledger
             6   it leaves: the caller has it
 
-        Args:
-            question: What is asked.
-
         Returns:
             What leaves.
 
@@ -170,7 +163,6 @@ class Site:
         """Say what is to leave, as the ledger has it.
 
         Args:
-            question: What is asked.
             made: What was made of the rows.
         """
         one_model = question.model is not None and made.cost == UNBOUNDED

@@ -52,7 +52,6 @@ def cost_of_round(agreement: Agreement, round: int) -> Cost:
     """Find what a site's reply of a round tells.
 
     Args:
-        agreement: The study's agreement.
         round: The round, from 1 on.
 
     Returns:
@@ -97,9 +96,7 @@ def people_of(agreement: Agreement, data: Data, inspection: Inspection, key: Ed2
     """Find whose rows a table holds, whatever the study makes of them: patients by the agreed column, else its rows.
 
     Args:
-        agreement: The study's agreement.
         data: All rows of the table, as the study encodes them.
-        inspection: The table.
         key: The site's private key.
 
     Returns:
@@ -134,8 +131,6 @@ def agreed_rows(agreement: Agreement, inspection: Inspection, key: Ed25519Privat
     """Name the rows of a table by all that a study agreed on, gaps included.
 
     Args:
-        agreement: The study's agreement.
-        inspection: The table.
         key: The site's private key.
 
     Returns:
@@ -150,7 +145,6 @@ def charge(path: Path, agreement: Agreement, key: Ed25519PrivateKey, leaving: Le
 
     Args:
         path: The ledger's file. Where the first private study is entered, its (ε, δ) become the site's budget.
-        agreement: The study's agreement.
         key: The site's private key.
         leaving: What is to leave.
         dry: Whether only to refuse what may not leave, and to enter nothing.
@@ -189,7 +183,6 @@ def with_limit(path: Path, epsilon: float | None, delta: float | None) -> None:
     """Choose a site's budget.
 
     Args:
-        path: The ledger's file.
         epsilon: ε; as it was if None.
         delta: δ; as it was if None.
 

@@ -26,10 +26,6 @@ LARGEST_SHARE = 0.5  # of the squares that one row may have, above which the num
 def spread_of(agreement: Agreement, data: Data) -> float | None:
     """Find the variance that a site's own linear fit leaves.
 
-    Args:
-        agreement: The study's agreement.
-        data: The site's rows.
-
     Returns:
         It, to three digits; None where the model is not linear on the columns or predicts no amounts, where too few
         rows are left over, and where one row has most of it.
@@ -66,7 +62,6 @@ def spread_warnings(agreement: Agreement, spreads: Mapping[str, float | None], r
     """Warn of counts that vary more than a Poisson, and of a site whose noise is another one.
 
     Args:
-        agreement: The study's agreement.
         spreads: What sites sent, by name.
         rows: How many rows each fitted.
 

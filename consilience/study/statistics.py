@@ -39,9 +39,6 @@ class Statistics(File):
     def make(self, site: Site) -> Made:
         """Sum the log-scores of every value and temperature.
 
-        Args:
-            site: The site.
-
         Raises:
             InputError: The study promises privacy, or too few rows are set aside.
         """
@@ -82,9 +79,7 @@ class Statistics(File):
         """Refuse a table that cannot be one of summed log-scores.
 
         Args:
-            part: What came in.
             most: The most rows that its sites committed to.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.

@@ -95,7 +95,6 @@ def scales_for(agreement: Agreement, members: Sequence[Member], summands: Tree) 
     """Choose the fixed-point steps of a study's sums, the same at every site and at the coordinator.
 
     Args:
-        agreement: The study's agreement.
         members: The sites that add up.
         summands: Of a site, real or invented: kinds and shapes decide, numbers do not.
     """
@@ -107,11 +106,9 @@ def mask_reply(book: MaskBook, round: int, content: str, reply: Reply, what: str
     """Turn a reply into what leaves a site of a study that masks.
 
     Args:
-        book: The site's masks.
         round: Counted from 1.
         content: A hash of what decides the reply.
         reply: What the method would send.
-        what: What is summed.
 
     Returns:
         The masked reply; its number of rows is among what is masked.
@@ -129,14 +126,10 @@ def mask_table(book: MaskBook, what: str, content: str, table: Tree, rows: int) 
     """Turn any table of sums over a site's rows into what leaves it under masks; outside the rounds.
 
     Args:
-        book: The site's masks.
         what: What is summed: a name that no other table of the study has.
         content: A hash of what decides the table.
         table: A tree of numbers.
         rows: How many rows stand behind it, which is masked as well.
-
-    Returns:
-        The masked table.
 
     Raises:
         InputError: A number does not fit, or the site has masked another table under this name.
@@ -168,11 +161,9 @@ def add_tables(
     """Add masked tables up, at the coordinator.
 
     Args:
-        study: The study.
         envelopes: The sites' files, which came as they should: a dict with `masked` each.
         told: What sites told of the masks shared with missing ones.
         like: A table of the same form.
-        what: What is summed.
 
     Returns:
         The sum.
@@ -204,11 +195,7 @@ def add_tables(
 
 
 def masked_bytes(agreement: Agreement) -> int:
-    """Count the bytes of the largest masked reply's numbers.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Count the bytes of the largest masked reply's numbers."""
     method = agreement.build_method()
     counts = []
     for t in range(1, min(agreement.rounds, 2) + 1):
@@ -222,9 +209,6 @@ def invent_reply(rehearsal: Rehearsal, method: Method, task: Task, message: Tree
     """Let an invented site answer, for the form of its summands.
 
     Args:
-        rehearsal: The study's rehearsal.
-        method: The method.
-        task: The problem.
         message: What the sites answer.
         round: Counted from 1.
 
@@ -245,9 +229,6 @@ def masked_gate(gate: Gate, count: int) -> Gate:
     Args:
         gate: The gate for replies in the open.
         count: How many numbers are masked.
-
-    Returns:
-        The gate.
     """
     nothing = Masked(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.zeros(1))
     leaves = {"values": Leaf("int64", (count,)), "sites": Leaf("int64", (FREE,)), "roster": Leaf("uint8", (KEY,))}
@@ -266,12 +247,10 @@ def add_masked(
     """Add masked numbers up.
 
     Args:
-        study: The study.
         masked: What sites sent, by number.
         told: What they told of the masks shared with missing sites.
         scales: Chooses the steps for the sites that mask with each other.
         round: Counted from 1.
-        what: What is summed.
 
     Returns:
         The total.
@@ -355,9 +334,7 @@ def join_total(
     """Turn a total into what the method pools, and hold it against the study's bounds.
 
     Args:
-        study: The study.
         gate: The gate for replies in the open.
-        method: The method.
         total: The sum of the sites' summands.
         sites: The numbers of the sites in it.
         like: What a site sends, for its types.
@@ -389,11 +366,7 @@ def drop_sites(
     """Go on without sites whose file does not come; what they send for this sum later is refused.
 
     Args:
-        study: The study.
-        names: Their names.
-        key: The coordinator's key.
         round: Counted from 1.
-        what: What is summed.
 
     Returns:
         The study that says so, to be written first, and the request to the other sites.

@@ -41,9 +41,6 @@ REACH = 12.0  # deviations that no noise exceeds
 def agreed_variables(agreement: Agreement) -> list[Variable]:
     """Describe a study's columns, the target last.
 
-    Args:
-        agreement: The study's agreement.
-
     Returns:
         The columns; the range of a number gives the bins of its quartiles.
     """
@@ -53,10 +50,6 @@ def agreed_variables(agreement: Agreement) -> list[Variable]:
 
 def site_summary(agreement: Agreement, inspection: Inspection) -> Summary:
     """Describe a site's table under the study's rules.
-
-    Args:
-        agreement: The study's agreement.
-        inspection: The table.
 
     Returns:
         What may leave.
@@ -87,9 +80,6 @@ class Description(File):
     def make(self, site: Site) -> Made:
         """Describe the table.
 
-        Args:
-            site: The site.
-
         Raises:
             InputError: The study promises privacy, or the table does not fit the agreement, or has too few rows.
         """
@@ -116,20 +106,14 @@ class Description(File):
         return Summary(**value)
 
     def count(self, value: Any) -> int:
-        """Read how many rows a file describes.
-
-        Args:
-            value: What it holds.
-        """
+        """Read how many rows a file describes."""
         return int(value["rows"])
 
     def check(self, part: Part, most: int, where: str) -> None:
         """Refuse counts that no table under the study's rules can have.
 
         Args:
-            part: What came in.
             most: The most rows that its site committed to.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.
@@ -163,9 +147,6 @@ class NoisyDescription(File):
 
     def make(self, site: Site) -> Made:
         """Add noise from the operating system to the sums over the site's rows, or find what was sent before.
-
-        Args:
-            site: The site.
 
         Raises:
             InputError: Another table was described before.
@@ -219,9 +200,7 @@ class NoisyDescription(File):
         """Refuse sums of more rows than a site may have.
 
         Args:
-            part: What came in.
             most: The most rows that its site committed to.
-            where: Where it is from.
 
         Raises:
             InputError: It is not used.
@@ -240,11 +219,7 @@ class NoisyDescription(File):
 
 
 def description(study: Study) -> Description | NoisyDescription:
-    """Ask for table one as the study agreed on it.
-
-    Args:
-        study: The study.
-    """
+    """Ask for table one as the study agreed on it."""
     if study.agreement.table_epsilon:
         return NoisyDescription(study)
     return Description(study)
@@ -254,7 +229,6 @@ def read_tables(study: Study, paths: Sequence[Path]) -> tuple[TableOne, list[str
     """Add the sites' tables up.
 
     Args:
-        study: The study.
         paths: What the sites wrote.
 
     Returns:

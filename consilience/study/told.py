@@ -34,11 +34,7 @@ class Said(NamedTuple):
 
 
 def tells(agreement: Agreement) -> bool:
-    """Tell whether replies of a study say it: where it was agreed on, and nothing is masked or under noise.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Tell whether replies of a study say it: where it was agreed on, and nothing is masked or under noise."""
     if agreement.rare != "other" or agreement.secure:
         return False
     return agreement.privacy is None and privacy_statement(agreement.build_method()) is None
@@ -48,7 +44,6 @@ def tell_rows(agreement: Agreement, data: Data, merged: Mapping[str, Sequence[st
     """Write what goes with a reply.
 
     Args:
-        agreement: The study's agreement.
         data: The rows behind it.
         merged: The values that were merged or left out, by column.
 
@@ -83,11 +78,7 @@ def read_told(agreement: Agreement, about: Mapping[str, Any]) -> Said:
     """Read what came with a reply; what no site of the study can say is left out.
 
     Args:
-        agreement: The study's agreement.
         about: What a stranger wrote.
-
-    Returns:
-        What the site says.
     """
     said = about.get("merged")
     merged: dict[str, tuple[str, ...]] = {}
@@ -112,10 +103,7 @@ def fitted_of(agreement: Agreement, rows: int, told: Sequence[Said], sites: int)
     """Say what a study's model was fitted on.
 
     Args:
-        agreement: The study's agreement.
         rows: How many rows there are; 0 where a site withholds its number.
-        told: What sites said.
-        sites: How many there are.
 
     Returns:
         Rows, events and sites, and what was merged at how many of them.

@@ -20,7 +20,6 @@ def read_columns(path: Path, delimiter: str = ",") -> dict[str, list[str]]:
     """Read a CSV file with a header.
 
     Args:
-        path: The file.
         delimiter: What stands between two cells.
 
     Returns:
@@ -63,7 +62,6 @@ def as_circles(columns: Mapping[str, Column], **periods: int) -> dict[str, Colum
     """Turn columns that come round, such as hours, into sine and cosine, so that 23 is next to 0.
 
     Args:
-        columns: All columns.
         **periods: The columns that come round, and after how many steps.
 
     Returns:
@@ -94,9 +92,6 @@ def as_matrix(columns: Sequence[Column]) -> Tensor:
 
 def as_vector(column: Column) -> Tensor:
     """Turn a column into targets.
-
-    Args:
-        column: N numbers.
 
     Returns:
         Targets, [N], float32.

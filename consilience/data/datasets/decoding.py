@@ -19,7 +19,6 @@ def decode(path: Path, decoder: Callable[[Path], dict[str, Tensor]]) -> dict[str
     """Decode a file, or read what it was decoded to before; the cache is keyed by path, size and time of change.
 
     Args:
-        path: The file.
         decoder: What makes tensors of it.
 
     Returns:

@@ -75,9 +75,6 @@ def download(name: str, folder: Path) -> Path:
         name: One of `SOURCES`.
         folder: Where to put the file.
 
-    Returns:
-        The file.
-
     Raises:
         InputError: The connection failed, OpenML sent something else, or the file cannot be written.
     """

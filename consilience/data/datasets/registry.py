@@ -31,9 +31,6 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
         name: One of `DATASETS`, or a name and a variant, such as "wine@hasan2023".
         data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
 
-    Returns:
-        The data set.
-
     Raises:
         InputError: There is no such data set or variant, or its file is missing.
     """

@@ -34,7 +34,6 @@ def moons(n: int = 1000, noise: float = 0.2, seed: int = 0) -> Dataset:
     """Two interleaved half circles, one class each, with Gaussian noise of the given deviation (scikit-learn).
 
     Args:
-        n: How many rows.
         noise: The standard deviation of the noise.
         seed: Equal seeds draw equal rows.
 
@@ -58,13 +57,8 @@ def linear_gaussian(n: int = 200, features: int = 4, noise: float = 0.5, seed: i
     The θ that was drawn is `linear_gaussian_truth(features, seed)`. Nothing is standardised, so that it stays true.
 
     Args:
-        n: How many rows.
-        features: How many features.
         noise: The standard deviation of ε.
         seed: Equal seeds draw equal rows.
-
-    Returns:
-        A regression.
 
     Raises:
         InputError: `n` is below 2 or `features` below 1.
@@ -142,7 +136,6 @@ def swiss_roll(n: int = 1500, noise: float = 0.5, seed: int = 0) -> Dataset:
     are `dominant(0.8)`.
 
     Args:
-        n: How many rows.
         noise: The standard deviation of the noise, on a roll whose radius goes from 4.7 to 14.1.
         seed: Equal seeds draw equal rows.
 

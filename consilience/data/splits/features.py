@@ -26,7 +26,6 @@ class Shift(ABC):
         Args:
             x: Features, [N, …].
             place: 0 at the first site, 1 at the last.
-            key: For what is drawn.
 
         Returns:
             Features of the same shape.
@@ -109,8 +108,6 @@ class Shifted(Split):
         Args:
             x: Its features, [N, …].
             site: Its number, from 0.
-            sites: How many there are.
-            key: For what is drawn.
 
         Returns:
             Features of the same shape.
@@ -143,7 +140,6 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
 
     Args:
         x: Images [N, channels, side, side], or flat ones [N, side²].
-        degrees: The angle.
 
     Returns:
         Images of the same shape.

@@ -33,9 +33,6 @@ class Rows(NamedTuple):
     def take(self, index: Tensor) -> Rows:
         """Pick some of the rows.
 
-        Args:
-            index: Their numbers.
-
         Returns:
             The rows in the order of the index.
         """
@@ -64,11 +61,6 @@ class Split(ABC):
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         """Deal training rows.
 
-        Args:
-            rows: The rows.
-            sites: How many sites there are.
-            key: For what is drawn.
-
         Returns:
             Row numbers for every site; some sites may have none.
         """
@@ -77,9 +69,7 @@ class Split(ABC):
         """Deal test rows, each site's from the distribution of its training rows.
 
         Args:
-            test: The test rows.
             train: The training rows of every site.
-            key: For what is drawn.
 
         Returns:
             Numbers of test rows for every site; some sites may have none.
@@ -91,11 +81,6 @@ class Split(ABC):
 
         Exceptions are `Natural` with fewer sites than ids, which is not complete, and splits with `shares_rows`, which
         are neither complete nor disjoint.
-
-        Args:
-            rows: The rows.
-            sites: How many sites there are.
-            key: For what is drawn.
 
         Returns:
             Row numbers for every site, ascending unless the split keeps its order.
@@ -129,9 +114,7 @@ def dirichlet_draws(alpha: float, shape: tuple[int, int], key: Key) -> Tensor:
     least one share of every row stays positive where the Gamma draws themselves would all be zero.
 
     Args:
-        alpha: The concentration α.
         shape: How many rows, and how many proportions a row.
-        key: For what is drawn.
 
     Returns:
         Proportions in the given shape, float64; every row adds up to 1.
@@ -149,7 +132,6 @@ def apportion(weights: Tensor, total: int, key: Key) -> list[int]:
     Args:
         weights: What the numbers are in proportion to, [K].
         total: What they add up to.
-        key: For ties.
 
     Returns:
         K whole numbers.
@@ -168,7 +150,6 @@ def cut_classes(labels: Tensor, shares: Tensor, key: Key) -> list[Tensor]:
     Args:
         labels: The class of every row, [N].
         shares: What each class is cut in proportion to, [C, K].
-        key: For what is drawn.
 
     Returns:
         Row numbers for each of the K sites.
@@ -187,9 +168,7 @@ def follow_class(test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
     """Deal test rows of a class in proportion to the sites' training rows of it; of an unseen class, by size.
 
     Args:
-        test: The test rows.
         train: The training rows of every site.
-        key: For what is drawn.
 
     Returns:
         Numbers of test rows for every site.
@@ -204,7 +183,6 @@ def labels_of(split: Split, rows: Rows) -> tuple[Tensor, int]:
 
     Args:
         split: The split, for the error message.
-        rows: The rows.
 
     Returns:
         The class of every row, and how many classes there are.
@@ -223,11 +201,7 @@ def cut(rows: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
     """Cut rows into contiguous pieces.
 
     Args:
-        rows: The rows.
         sizes: The sizes of the pieces, which add up to the number of rows.
-
-    Returns:
-        The pieces.
     """
     return rows.tensor_split(torch.tensor(sizes).cumsum(0)[:-1])
 
@@ -237,7 +211,6 @@ def even(total: int, pieces: int) -> list[int]:
 
     Args:
         total: What the sizes add up to.
-        pieces: How many there are.
 
     Returns:
         The sizes.
@@ -246,14 +219,7 @@ def even(total: int, pieces: int) -> list[int]:
 
 
 def text_of(value: float) -> str:
-    """Write a number in the shortest form that reads back as the same number.
-
-    Args:
-        value: The number.
-
-    Returns:
-        The text.
-    """
+    """Write a number in the shortest form that reads back as the same number."""
     short = f"{value:g}"
     if float(short) == value:
         return short

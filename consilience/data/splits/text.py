@@ -29,9 +29,6 @@ def parse(text: str) -> Split:
             "sorted_feature:2", "step:2:10", "dominant:0.8", or one of these with shifts of the features, as
             "iid+rotate:30" or "dirichlet:0.3+noise:0.5".
 
-    Returns:
-        The split.
-
     Raises:
         InputError: The text is not a split; the message says what to type.
     """

@@ -27,7 +27,6 @@ def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Te
 
     Args:
         task: the target, of which the network and the likelihood count
-        like: names and shapes of the weights
 
     Returns:
         A function of the flat weights and a batch, whose value is flat too and may be overwritten by the next call.
@@ -111,8 +110,6 @@ def write_linear(net: Perceptron, params: Params, inputs: list[Tensor], delta: T
     """Write the gradients of a perceptron's layers.
 
     Args:
-        net: The layers' names.
-        params: Weights by name.
         inputs: What every layer was given, as `Perceptron.passed` returns it.
         delta: The gradient by the network's outputs.
         gradients: What is written over, by name.
@@ -132,8 +129,6 @@ def write_extra(names: list[str], values: list[Tensor], gradients: Params) -> No
     """Write the gradients of the likelihood's own weights.
 
     Args:
-        names: Of these weights.
-        values: Their gradients, flat.
         gradients: What is written over, by name.
     """
     for name, value in zip(names, values, strict=True):
@@ -150,7 +145,6 @@ def outcome_gradient(
     Args:
         likelihood: of the outcomes given the outputs
         outputs: of the network, one row each
-        batch: the rows
         extra: the likelihood's own weights
 
     Returns:

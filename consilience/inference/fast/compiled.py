@@ -42,7 +42,7 @@ def worthwhile(steps: int) -> bool:
 
 
 def compile_step(model: nn.Module, about: Any, f: Function) -> Function:
-    """f for tensors that a vmap has batched, compiled once for a network and whatever else decides f.
+    """F for tensors that a vmap has batched, compiled once for a network and whatever else decides f.
 
     Args:
         model: the network; what was compiled is forgotten with it

@@ -29,11 +29,9 @@ def cnn_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Tensor] |
 
     Args:
         task: the target, of which the network and the likelihood count
-        like: names and shapes of the weights
 
     Returns:
         A function of the flat weights and a batch, which writes into the same flat vector at every call. None for other
-        networks.
     """
     net = plain_cnn(task.model)
     if net is None:
@@ -80,7 +78,6 @@ def write_stage(
 
     Args:
         stage: The convolution and what follows it.
-        params: Weights by name.
         passed: What it saw and made.
         delta: The gradient by its outputs.
         gradients: What is written over, by name.

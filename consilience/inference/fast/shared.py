@@ -59,7 +59,6 @@ class SharedTraining:
         """Compute a value, or take what it was for equal inputs.
 
         Args:
-            value: Computes it.
             made_from: Everything that it depends on.
 
         Returns:
@@ -118,11 +117,7 @@ def run_once(value: Callable[[], T], *made_from: Any) -> T:
     """Compute a value; inside `share_training`, take what it was for equal inputs.
 
     Args:
-        value: Computes it.
         *made_from: Everything that it depends on.
-
-    Returns:
-        The value.
     """
     shared = _shared.get()
     if shared is None or tree.under_vmap():
@@ -135,9 +130,6 @@ def once(function: Callable[P, T]) -> Callable[P, T]:
 
     Args:
         function: Depends on its arguments alone.
-
-    Returns:
-        The function.
     """
 
     @functools.wraps(function)

@@ -94,7 +94,6 @@ def stacked_gradient(
     """The gradients of a perceptron's mean loss at all clients of a vmap.
 
     Args:
-        net: The layers' names.
         outcome: The gradient by the outputs and by the likelihood's own weights.
         extra: The names of these.
         like: Names and shapes of the weights of one client.

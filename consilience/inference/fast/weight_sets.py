@@ -26,7 +26,7 @@ def suits_vmap(task: Task) -> bool:
 
 
 def map_weights(task: Task, f: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
-    """f of every set of weights.
+    """F of every set of weights.
 
     Args:
         task: whose network `f` runs
@@ -45,8 +45,6 @@ def gradients_of(task: Task, like: Params, size: Tensor) -> Callable[[Tensor, Da
     """∇(U/n) for many sets of weights on the same rows.
 
     Args:
-        task: the target
-        like: names and shapes of the weights
         size: n, the client's number of examples
 
     Returns:

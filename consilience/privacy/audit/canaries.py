@@ -19,7 +19,6 @@ def wrong_outcomes(data: Data, classes: int | None, count: int, key: Key) -> Dat
         data: Rows to look like.
         classes: How many there are; None for numbers.
         count: How many rows to make; rows come again where there are more than that in `data`.
-        key: The randomness.
 
     Returns:
         The canaries.
@@ -40,10 +39,8 @@ def corners(low: Tensor, high: Tensor, classes: int | None, count: int, key: Key
 
     Args:
         low: The lowest value of each feature, of the shape of a row.
-        high: The highest.
         classes: How many there are; None for numbers, which are −1 or 1.
         count: How many rows to make.
-        key: The randomness.
 
     Returns:
         The canaries.

@@ -122,7 +122,6 @@ def flip(count: int, key: Key) -> Tensor:
     """Flip a fair coin for every canary.
 
     Args:
-        count: How many.
         key: The randomness, of which what is audited must know nothing.
 
     Returns:
@@ -165,7 +164,6 @@ def bound(
         scores: How much speaks for each being in [m], computed without the coins.
         included: The coins [m].
         delta: δ of the claim.
-        confidence: Of the bound.
         shares: How many of the coins are guessed, the surest first.
 
     Returns:

@@ -32,7 +32,6 @@ def nearness(coreset: Coreset, data: Data) -> Nearness:
     """Measure how near a coreset's inputs come to single rows; at the site, which alone can.
 
     Args:
-        coreset: The pseudo-rows.
         data: The site's rows, perhaps padded.
 
     Returns:

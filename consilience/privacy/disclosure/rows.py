@@ -31,7 +31,6 @@ def holds_rows(value: Tree, data: Data) -> bool:
 
     Args:
         value: What would be sent.
-        data: The site's rows.
 
     Returns:
         Whether a tensor inside is a part of the rows' memory, or the table, a column, a row or the outcomes in one of

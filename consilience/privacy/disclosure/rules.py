@@ -37,7 +37,6 @@ def by_rule(name: str, sentence: str) -> str:
     """Add the rule's name to a refusal.
 
     Args:
-        name: The rule.
         sentence: What is refused, why, and what to do; it ends with a full stop.
 
     Returns:
@@ -110,10 +109,6 @@ class DisclosureRules:
 
     def check_rows(self, rows: int, where: str) -> None:
         """Refuse a table of few rows.
-
-        Args:
-            rows: How many there are.
-            where: The table's name.
 
         Raises:
             InputError: There are fewer than `smallest`.
@@ -199,9 +194,7 @@ class DisclosureRules:
         """Refuse to add up what few sites sent.
 
         Args:
-            count: How many sites there are.
             what: What they sent, as `replies`.
-            remedy: What to do.
 
         Raises:
             InputError: There are fewer than agreed.

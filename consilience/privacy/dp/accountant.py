@@ -24,8 +24,6 @@ def check_budget(epsilon: float, delta: float, rows: int | None = None) -> None:
     """Refuse an (ε, δ) that promises nothing.
 
     Args:
-        epsilon: ε.
-        delta: δ.
         rows: How many rows or patients there are in all, where that is known.
 
     Raises:
@@ -44,9 +42,6 @@ def check_budget(epsilon: float, delta: float, rows: int | None = None) -> None:
 
 def compose(mus: Iterable[float]) -> float:
     """Put several releases together.
-
-    Args:
-        mus: μ = Δ/σ of each.
 
     Returns:
         μ of all of them.
@@ -92,10 +87,6 @@ def epsilon_of(delta: float, mu: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """Find the largest μ that keeps to (ε, δ).
 
-    Args:
-        epsilon: ε.
-        delta: δ.
-
     Returns:
         μ: what all releases together may spend.
 
@@ -117,8 +108,6 @@ def sigma_of(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
     """Find the noise that one release needs for (ε, δ).
 
     Args:
-        epsilon: ε.
-        delta: δ.
         sensitivity: Δ, the most that one row or patient moves the sums, as a Euclidean length.
 
     Returns:

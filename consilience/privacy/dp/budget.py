@@ -73,9 +73,6 @@ UNBOUNDED = Cost(math.inf)
 def add_costs(costs: Iterable[Cost]) -> Cost:
     """Put several releases together.
 
-    Args:
-        costs: Of each.
-
     Returns:
         What they tell together.
     """
@@ -149,11 +146,7 @@ class Release(NamedTuple):
         return self.what.partition(" ")[0]
 
     def is_of(self, rows: Hashes) -> bool:
-        """Say whether it was made from these rows.
-
-        Args:
-            rows: Their hashes, sorted.
-        """
+        """Say whether it was made from these rows."""
         if not self.people.kind:  # older versions entered equal rows once
             rows = np.unique(rows)
         return np.array_equal(self.rows, rows)
@@ -213,9 +206,6 @@ class Budget:
     def registered(self, people: People) -> set[str]:
         """Find the registered tables that people are in.
 
-        Args:
-            people: They.
-
         Returns:
             The tables' names; none where one of them is in no table, and so may be anybody.
         """
@@ -229,9 +219,7 @@ class Budget:
         """Enter a table whose people are in no other; one that shares a row with another is counted as part of it.
 
         Args:
-            name: Its file's name.
             rows: Hashes of its rows, sorted.
-            when: The day.
 
         Returns:
             The ledger with it.
@@ -317,10 +305,6 @@ class Budget:
     def limit(self, epsilon: float, delta: float) -> Budget:
         """Choose the budget.
 
-        Args:
-            epsilon: ε.
-            delta: δ.
-
         Returns:
             The ledger with that limit.
 
@@ -349,7 +333,6 @@ def hash_texts(texts: Iterable[bytes], secret: bytes) -> Hashes:
     """Name whatever has a text.
 
     Args:
-        texts: One of each.
         secret: What only this site knows.
 
     Returns:
@@ -370,9 +353,6 @@ def read_budget(path: Path) -> Budget:
 
     Args:
         path: Its file; where there is none, nothing was released.
-
-    Returns:
-        The ledger.
 
     Raises:
         InputError: The file is damaged: without it, nobody knows what was released.
@@ -415,12 +395,7 @@ def merge_budgets(here: Budget, there: Budget) -> Budget:
 
 
 def write_budget(path: Path, budget: Budget) -> None:
-    """Write a ledger, whole or not at all, and so that it survives a loss of power.
-
-    Args:
-        path: Its file.
-        budget: The ledger.
-    """
+    """Write a ledger, whole or not at all, and so that it survives a loss of power."""
     hashes: dict[str, str] = {}  # the same rows stand in many entries, and are written once
     releases = [_entry(release, hashes) for release in budget.releases]
     tables = [{**table._asdict(), "rows": _put(table.rows, hashes)} for table in budget.tables]

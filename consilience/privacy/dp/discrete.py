@@ -40,7 +40,6 @@ def discrete_gaussian(count: int, sigma: float, source: Source) -> Tensor:
     """Draw independent whole numbers with P(k) ∝ exp(−k²/2σ²).
 
     Args:
-        count: How many.
         sigma: σ, nearly the standard deviation.
         source: Where random bits come from.
 

@@ -66,9 +66,6 @@ class Released(NamedTuple):
 def add_released(parts: Sequence[Released]) -> Released:
     """Add up what sites released.
 
-    Args:
-        parts: One a site.
-
     Returns:
         The total, and how many sites' noise is in it.
     """
@@ -192,9 +189,6 @@ class Privacy:
             clipped: The sums, of which no row's part is longer than 1.
             source: Where random bits come from.
             part: The share of μ² that this release takes.
-
-        Returns:
-            The sums with noise.
 
         Raises:
             InputError: A sum is too large for its steps, or there are no random bits.

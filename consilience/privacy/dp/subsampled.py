@@ -69,9 +69,7 @@ def epsilon_of_steps(noise_multiplier: float, delta: float, share: float, steps:
 
     Args:
         noise_multiplier: The noise's deviation, in units of the clipping norm.
-        delta: δ.
         share: The probability with which a row is in a step's batch.
-        steps: How many steps there are in all.
 
     Returns:
         ε, rounded upwards; ∞ where there is next to no noise.
@@ -87,7 +85,6 @@ def epsilon_of_all(delta: float, mu: float, steps: tuple[Steps, ...]) -> float:
     """Find the ε of releases with Gaussian noise and of steps, all together.
 
     Args:
-        delta: δ.
         mu: μ of the releases; 0: there are none.
         steps: The steps, of every kind.
 
@@ -118,10 +115,7 @@ def noise_for(epsilon: float, delta: float, share: float, steps: int) -> float:
     """Find the noise that so many steps need for (ε, δ).
 
     Args:
-        epsilon: ε.
-        delta: δ.
         share: The probability with which a row is in a step's batch.
-        steps: How many steps there are in all.
 
     Returns:
         The noise's deviation, in units of the clipping norm: as small as keeps to ε, and a trifle more.

@@ -39,7 +39,6 @@ def decode(multiples: Tensor, step: float) -> Tensor:
 
     Args:
         multiples: int64, of any shape.
-        step: The step.
 
     Returns:
         The numbers, float64.

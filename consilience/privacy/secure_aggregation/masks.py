@@ -73,7 +73,6 @@ def derive_key(key: Ed25519PrivateKey, study: str) -> X25519PrivateKey:
 
     Args:
         key: The site's private key.
-        study: The agreement's hash.
 
     Returns:
         The private key for masks.
@@ -84,9 +83,6 @@ def derive_key(key: Ed25519PrivateKey, study: str) -> X25519PrivateKey:
 
 def public_half(key: X25519PrivateKey) -> str:
     """Write the public half of a key for masks as text, to stand in a study.
-
-    Args:
-        key: The private key.
 
     Returns:
         The prefix "x25519:" and 32 bytes in base 64.
@@ -154,7 +150,6 @@ def stream(key: bytes, count: int) -> Tensor:
 
     Args:
         key: 32 bytes, for this stream alone.
-        count: How many numbers.
 
     Returns:
         Numbers that nobody without the key can tell from uniform ones mod 2⁶⁴, int64 [count].
@@ -169,7 +164,6 @@ def mask(values: Tensor, own: int, keys: Mapping[int, bytes]) -> Tensor:
 
     Args:
         values: Whole numbers, int64 [N].
-        own: The site's number.
         keys: The keys it shares with every other site for this purpose, by number.
 
     Returns:

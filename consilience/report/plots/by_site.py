@@ -31,7 +31,6 @@ def site_scores(sites: Sequence[Site], overall: Scores, keys: Sequence[str], wea
     """Draw each site's scores as dots beside the score over all test rows.
 
     Args:
-        sites: The sites with their scores.
         overall: The scores over all rows, drawn as dashed lines.
         keys: Which scores to draw, a panel each.
         weakest: The name of the site that a diamond marks, if any.
@@ -63,9 +62,6 @@ def site_scores(sites: Sequence[Site], overall: Scores, keys: Sequence[str], wea
 
 def site_bytes(traffic: Sequence[Traffic]) -> str:
     """Draw what each site sent and received.
-
-    Args:
-        traffic: Bytes of each site.
 
     Returns:
         One `<svg>` element.

@@ -47,7 +47,6 @@ def svg(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> s
 
     Args:
         name: What keeps the ids of this figure apart from those of others on the page.
-        alt: The alternative text.
         height: Its height in units of the view box, which is `WIDTH` wide.
         draw: Draws on an empty figure.
 
@@ -86,9 +85,6 @@ def wrap(name: str, width: int) -> str:
     Args:
         name: The name of a row.
         width: Characters in a line.
-
-    Returns:
-        The lines.
     """
     return "\n".join(textwrap.wrap(name, width)) or name
 
@@ -113,7 +109,6 @@ def shorten(name: str, most: int = 16) -> str:
 
     Args:
         name: The name of a site or a class.
-        most: Characters that fit.
 
     Returns:
         The name, with an ellipsis where it was too long.
@@ -136,12 +131,7 @@ def is_wide(values: Sequence[float]) -> bool:
 
 
 def site_axis(axes: Axes, sites: Sequence[str]) -> None:
-    """Put sites from top to bottom, every name where there is room and every tenth otherwise.
-
-    Args:
-        axes: Where to draw.
-        sites: The sites' names.
-    """
+    """Put sites from top to bottom, every name where there is room and every tenth otherwise."""
     step = 1
     if len(sites) > MANY_SITES:
         step = 10
@@ -151,9 +141,6 @@ def site_axis(axes: Axes, sites: Sequence[str]) -> None:
 
 def site_height(sites: int) -> float:
     """Choose the height of a figure with a line for each site.
-
-    Args:
-        sites: How many sites there are.
 
     Returns:
         The height in units of the view box.
@@ -165,8 +152,6 @@ def score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
     """Put a score across, on a logarithmic scale where the values span much.
 
     Args:
-        axes: Where to draw.
-        key: The score's key.
         values: All values that will be drawn.
     """
     axes.set_xlabel(metric(key).name)
@@ -186,7 +171,6 @@ def bytes_axis(axes: Axes, values: Sequence[float]) -> None:
     """Put bytes across, on a logarithmic scale.
 
     Args:
-        axes: Where to draw.
         values: All values that will be drawn.
     """
     axes.set_xscale("log")

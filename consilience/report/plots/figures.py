@@ -149,7 +149,6 @@ def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Seque
 
     Args:
         counts: Rows of each class at each site, [sites, classes].
-        sites: The sites' names.
         classes: The names of the classes.
         split: The split's name, where a page has several.
 
@@ -175,9 +174,7 @@ def shade(
 
     Args:
         name: What keeps the figure's ids apart from those of others.
-        alt: The alternative text.
         values: Numbers of at least zero, [sites, classes].
-        sites: The sites' names.
         classes: The names of the classes.
         write: Writes a number into its cell, where there is room.
 
@@ -229,7 +226,6 @@ def ranking(groups: Sequence[Group], key: str, split: str = "") -> str:
 
     Args:
         groups: The rows by what the server needs; lines part the groups.
-        key: The score's key.
         split: The split's name, where a page has several.
 
     Returns:

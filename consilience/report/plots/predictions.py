@@ -96,7 +96,6 @@ def examples(rows: Sequence[Example], names: Sequence[str] | None) -> str:
     """Draw single test rows as images, a line for each kind, with prediction and true class below each.
 
     Args:
-        rows: Examples with images.
         names: The names of the classes, if they have names.
 
     Returns:

@@ -14,7 +14,6 @@ def draw_curve(found: Curve, unit: str) -> str:
     """Draw a Kaplan–Meier curve with its 95 % interval.
 
     Args:
-        found: The curve.
         unit: What the times are, for the axis.
 
     Returns:

@@ -70,9 +70,6 @@ def degree(split: str) -> tuple[str, float] | None:
 def degrees(splits: Sequence[str]) -> tuple[str, list[float]] | None:
     """Read what several splits vary.
 
-    Args:
-        splits: The splits' names.
-
     Returns:
         The symbol and the values, where the splits differ in one number alone; otherwise None.
     """
@@ -88,7 +85,6 @@ def heterogeneity(tables: Sequence[SplitTable], key: str) -> str:
 
     Args:
         tables: The tables of splits that differ in one number alone.
-        key: The score's key.
 
     Returns:
         One `<svg>` element.
@@ -128,8 +124,6 @@ def curves(rows: Sequence[ComparisonRow], key: str, split: str = "") -> str:
     """Draw a score against the floats sent so far: a line for each row, a dot where there is one round only.
 
     Args:
-        rows: Rows with curves.
-        key: The score's key.
         split: The split's name, where a page has several.
 
     Returns:
@@ -164,7 +158,6 @@ def cost(rows: Sequence[ComparisonRow], key: str, split: str = "") -> str:
 
     Args:
         rows: The rows of a table.
-        key: The score's key.
         split: The split's name, where a page has several.
 
     Returns:

@@ -96,7 +96,6 @@ class Group:
 
         Args:
             row: A row of the group.
-            key: The score's key.
             tempered: Whether to compare the scores after tempering.
 
         Returns:

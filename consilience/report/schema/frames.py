@@ -33,7 +33,6 @@ def to_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Lay out rows for a notebook.
 
     Args:
-        title: What they are.
         rows: A mapping from columns to values for each.
 
     Returns:

@@ -101,11 +101,7 @@ def _read_covered(entry: Json) -> Covered:
 
 
 def sets_title(sets: SetsReport) -> str:
-    """Name the guarantee, as '90 % by class, from 352 rows set aside'.
-
-    Args:
-        sets: The prediction sets.
-    """
+    """Name the guarantee, as '90 % by class, from 352 rows set aside'."""
     return f"{percent(sets.level)} {KIND_NAMES[sets.kind]}, from {count(sets.rows, 'row')} set aside"
 
 
@@ -113,7 +109,6 @@ def sets_sentence(sets: SetsReport, is_regression: bool) -> str:
     """Say what the sets did on test rows.
 
     Args:
-        sets: The prediction sets.
         is_regression: Whether they are intervals.
 
     Returns:

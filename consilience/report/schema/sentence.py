@@ -14,9 +14,6 @@ BIN_ROWS = 50  # a bin with fewer rows is not put into words
 def sentence(run: RunReport) -> str:
     """Describe a run, saying only what its numbers support.
 
-    Args:
-        run: The run's report.
-
     Returns:
         How large it was, how well it predicts, its weakest site, and what the server and the sites could have
             done alone.

@@ -52,9 +52,6 @@ class Scores:
     def value(self, key: str) -> float | None:
         """Look up a score.
 
-        Args:
-            key: The score's key.
-
         Returns:
             The score; None where it is missing or not finite.
         """
@@ -65,9 +62,6 @@ class Scores:
 
     def error(self, key: str) -> str:
         """Write a score's standard error over seeds, as '±0.012'.
-
-        Args:
-            key: The score's key.
 
         Returns:
             The text; empty where there is one seed only.
@@ -80,9 +74,6 @@ class Scores:
     def arrow(self, key: str) -> str:
         """Look up the arrow of a score's difference from the reference.
 
-        Args:
-            key: The score's key.
-
         Returns:
             The arrow; empty where the difference is not significant or was not tested.
         """
@@ -90,9 +81,6 @@ class Scores:
 
     def error_bar(self, key: str) -> tuple[float, float] | None:
         """Look up what a figure draws around a score.
-
-        Args:
-            key: The score's key.
 
         Returns:
             The ends of its interval, or of one standard error either way; None where neither is known.

@@ -27,9 +27,6 @@ FEW_AT_A_SITE = 20  # test rows
 def doubts(run: RunReport) -> list[str]:
     """List the reasons to doubt a run.
 
-    Args:
-        run: The run's report.
-
     Returns:
         A sentence each, the gravest first.
     """

@@ -133,7 +133,6 @@ def unequal_noise(site: str, ratio: float) -> str:
     """Warn of a site whose noise is another one than the model's.
 
     Args:
-        site: Its name.
         ratio: Its squared errors over what the model expects.
     """
     return (
@@ -144,10 +143,6 @@ def unequal_noise(site: str, ratio: float) -> str:
 
 def beaten_by_base_rate(scores: Mapping[str, float | None], base: Mapping[str, float | None]) -> str:
     """Compare scores with those of the base rate, or of the overall mean for numbers.
-
-    Args:
-        scores: A model's scores.
-        base: The base rate's.
 
     Returns:
         What is worse and what to do, as a sentence; empty where nothing is.
@@ -184,9 +179,6 @@ def _narrower_than_base_rate(scores: Mapping[str, float | None], base: Mapping[s
 def enumerate_words(texts: Sequence[str]) -> str:
     """Join texts as a sentence lists them.
 
-    Args:
-        texts: At least one.
-
     Returns:
         'a', 'a and b', or 'a, b and c'.
     """
@@ -199,7 +191,6 @@ def bound_name(key: str, trained: str) -> str:
     """Name a bound in a table.
 
     Args:
-        key: Its method's name.
         trained: How long it trained; empty where nobody counted.
 
     Returns:
@@ -214,7 +205,6 @@ def scope(name: str, own: bool, models: int | None = None, sites: int | None = N
     """Name a row whose models are the sites' own by the rows that they predict.
 
     Args:
-        name: The row's name.
         own: Whether each model predicts its own site's rows; else all rows.
         models: How many sites' models predict all rows, if that is known.
         sites: How many sites there are, if that is known.
@@ -231,9 +221,6 @@ def scope(name: str, own: bool, models: int | None = None, sites: int | None = N
 
 def newcomer_name(name: str) -> str:
     """Name the common model of a row whose sites have models of their own.
-
-    Args:
-        name: The row's name.
 
     Returns:
         'Hierarchical, newcomer (all rows)'.
@@ -271,7 +258,6 @@ def score(key: str, value: float | None) -> str:
     """Write a score in its own unit.
 
     Args:
-        key: The score's key.
         value: Its value, or None.
 
     Returns:
@@ -286,7 +272,6 @@ def interval(key: str, pair: Sequence[float | None] | None) -> str:
     """Write the interval of a score, as '92.1–96.0'.
 
     Args:
-        key: The score's key.
         pair: The ends of the interval, or None.
 
     Returns:
@@ -303,10 +288,6 @@ def interval(key: str, pair: Sequence[float | None] | None) -> str:
 def difference(key: str, mean: float) -> str:
     """Write a difference of scores with its sign.
 
-    Args:
-        key: The score's key.
-        mean: The mean difference.
-
     Returns:
         The difference, with a plus where it is positive.
     """
@@ -320,7 +301,6 @@ def temperature_name(t: float | None, regression: bool) -> str:
     """Name the factor by which predictions were rescaled.
 
     Args:
-        t: The factor.
         regression: Whether it multiplies the variance of a number; classes have a temperature.
 
     Returns:
@@ -417,7 +397,6 @@ def value(row: Json, key: str, tempered: bool = False) -> float | None:
 
     Args:
         row: A run, or a row of a comparison.
-        key: The score's key.
         tempered: Whether to take the score after tempering.
 
     Returns:
@@ -434,7 +413,6 @@ def spread(row: Json, key: str, tempered: bool = False) -> str:
 
     Args:
         row: A row of a comparison.
-        key: The score's key.
         tempered: Whether to take the score after tempering.
 
     Returns:
@@ -456,7 +434,6 @@ def difference_words(row: Json, key: str) -> str:
 
     Args:
         row: A row of a comparison.
-        key: The score's key.
 
     Returns:
         The text; empty where the row was not paired.
@@ -471,10 +448,6 @@ def difference_words(row: Json, key: str) -> str:
 
 def skew_words(key: str, paired: Json) -> str:
     """Write the median of skewed differences, and their signs, beside the mean that they move.
-
-    Args:
-        key: The score's key.
-        paired: The difference.
 
     Returns:
         The text; empty where the differences are not skewed.

@@ -34,11 +34,7 @@ def flower(data: Sequence[Data], workers: int | None = None, memory: int | None 
 
     Args:
         data: The rows of each site.
-        workers: How many processes.
         memory: How many bytes they share.
-
-    Returns:
-        The engine.
 
     Raises:
         InputError: Flower is not installed.
@@ -70,9 +66,6 @@ def engine(name: str, data: Sequence[Data]) -> Engine:
     Args:
         name: Its name; `vectorised:20` holds 20 sites at a time, `parallel:2` has two workers.
         data: The rows of each site.
-
-    Returns:
-        The engine.
 
     Raises:
         InputError: There is no engine of that name, or it takes no such numbers.

@@ -72,10 +72,7 @@ class Engine(Protocol):
         """Ask clients.
 
         Args:
-            method: What they compute.
-            task: The statistical problem.
             message: What the server sends.
-            cohort: Who is asked.
             turn: When, and with which key.
 
         Returns:
@@ -106,7 +103,6 @@ def excuse(engine: Engine, k: int) -> Iterator[None]:
 
     Args:
         engine: Whose client it is; its `lost` says why a forgiven client is missing.
-        k: The client.
 
     Raises:
         Diverged: The client's numbers are not finite, and the engine is not forgiving.
@@ -125,13 +121,8 @@ def client_view(method: Method, message: Tree, data: Data, memories: dict[int, T
     Args:
         method: What it will compute, for what it remembers before its first round.
         message: What the server sends.
-        data: The client's rows.
         memories: What the clients remember, by number.
-        k: The client.
         turn: When it is asked.
-
-    Returns:
-        The client.
     """
     if k in memories:
         memory = memories[k]
@@ -146,9 +137,6 @@ def source_of(client: Client) -> Source:
 
     Args:
         client: The client, whose key it comes from.
-
-    Returns:
-        The source.
     """
     return noise_source(client.key.fold(NOISE))
 
@@ -157,15 +145,10 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
     """Compute one client's reply; if training diverges at a rate that nobody chose, again with smaller steps.
 
     Args:
-        method: What it computes.
-        task: The statistical problem.
         message: What the server sent.
         client: What the client sees.
         k: Its number, for error messages.
         round: The number of the round, from 0.
-
-    Returns:
-        The reply.
 
     Raises:
         Diverged: Its numbers are not finite.
@@ -212,7 +195,6 @@ def explaining(method: Method, remedy: str) -> Iterator[None]:
 
     Args:
         method: What is computed in the block.
-        remedy: What to do.
 
     Raises:
         InputError: A layer has no rule for many rows or many clients at once.
@@ -230,7 +212,6 @@ def used_of(method: Method, reply: Reply) -> Tree:
     """Take what must be finite of a reply: what is sent, and what is kept where the site's own model is made of it.
 
     Args:
-        method: The method.
         reply: The reply, or a stack of them.
 
     Returns:
@@ -245,7 +226,6 @@ def not_finite(k: int, round: int) -> Diverged:
     """Make the error of a client whose numbers are not finite.
 
     Args:
-        k: The client.
         round: The number of the round, from 0.
 
     Returns:

@@ -46,7 +46,6 @@ class Gathering:
 
         Args:
             method: What the clients compute.
-            task: The statistical problem.
             message: What the server sends.
             round: The number of the round, from 0.
             ledger: Where to record what crossed.

@@ -50,15 +50,10 @@ def measure_influence(
     A student is not trained for it: the pool it would learn from is measured.
 
     Args:
-        method: The method.
-        task: The statistical problem.
         state: The server's state before the round.
         server: The server's rows, with the key of this round's aggregate.
         replies: The replies that were pooled.
         x: The rows on which models are compared.
-
-    Returns:
-        The influence.
     """
     if method.distil:
         method = dataclasses.replace(method, distil=None)  # type: ignore[type-var]
@@ -100,7 +95,6 @@ def distance(p: Distribution, q: Distribution) -> float:
     """Measure how far two models' predictions are apart.
 
     Args:
-        p: One model's predictions.
         q: Another's for the same rows.
 
     Returns:

@@ -27,7 +27,6 @@ class Ledger:
 
         Args:
             round: The number of the round, from 1.
-            client: Who was asked.
             message: What it was sent.
             payload: What it sent; () if it was lost.
         """
@@ -46,7 +45,6 @@ class Ledger:
         """Add one column up over the entries that match, e.g. `total("up_bytes", round=3)`.
 
         Args:
-            what: The column.
             **only: Values that an entry must have.
 
         Returns:

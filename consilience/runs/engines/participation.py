@@ -45,9 +45,6 @@ class Participation:
     def count(self, clients: int) -> int:
         """Count the clients that are asked in a round.
 
-        Args:
-            clients: How many there are.
-
         Returns:
             How many are asked; at least one.
         """
@@ -73,9 +70,6 @@ def participation(value: float | Participation | None) -> Participation:
 
     Args:
         value: How many clients are asked in a round, as a number or a fraction; or a participation.
-
-    Returns:
-        The participation.
     """
     if isinstance(value, Participation):
         return value
@@ -86,9 +80,7 @@ def check(p: Participation, method: Method, clients: int) -> None:
     """Refuse what cannot work.
 
     Args:
-        p: Who takes part.
         method: The method to be run.
-        clients: How many clients there are.
 
     Raises:
         InputError: A value is out of its range, or the method needs everyone.
@@ -126,8 +118,6 @@ def cohort(p: Participation, clients: Sequence[int], round: int, key: Key) -> li
     """Draw who is asked in a round.
 
     Args:
-        p: Who takes part.
-        clients: The clients' numbers.
         round: The number of the round, from 0.
         key: Key of the run's participation.
 
@@ -144,8 +134,6 @@ def losses(p: Participation, asked: Sequence[int], sizes: Sequence[int], round: 
     """Draw who of a cohort is lost.
 
     Args:
-        p: Who takes part.
-        asked: The cohort.
         sizes: Rows of every client.
         round: The number of the round, from 0.
         key: Key of the run's participation.
@@ -184,7 +172,6 @@ def portions(cohort: Sequence[int], sizes: Sequence[int], folding: bool) -> list
     """Cut a cohort where replies are folded as they come, clients of similar size together.
 
     Args:
-        cohort: Who is asked.
         sizes: Rows of every client.
         folding: Whether replies are folded.
 
@@ -203,7 +190,6 @@ def shortfall(p: Participation, lost: Mapping[int, str], asked: int, round: int)
     """Find out whether a run must stop after too few replies.
 
     Args:
-        p: Who takes part.
         lost: Who was lost, and why.
         asked: How many were asked.
         round: The number of the round, from 0.

@@ -22,9 +22,6 @@ Result = TypeVar("Result")
 def usual_workers(jobs: int) -> int:
     """Choose how many processes to use by a rule, so that the same command always uses the same.
 
-    Args:
-        jobs: How many jobs there are.
-
     Returns:
         One for few jobs, otherwise as many as there are cores and jobs.
     """

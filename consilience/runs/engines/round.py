@@ -46,8 +46,6 @@ def server_view(key: Key, clients: int, inputs: Tensor | None = None, calibratio
     """Make what the server sees before the first round.
 
     Args:
-        key: The run's key.
-        clients: How many clients there are in all.
         inputs: The server's unlabelled rows.
         calibration: The server's labelled rows.
 
@@ -62,7 +60,6 @@ def server_in_round(server: Server, key: Key, round: int) -> Server:
 
     Args:
         server: What the server sees before the first round.
-        key: The run's key.
         round: The number of the round, from 0.
 
     Returns:
@@ -84,17 +81,10 @@ def play_round(
     """Broadcast, gather what is admitted, aggregate.
 
     Args:
-        method: The method.
-        task: The statistical problem.
         state: The server's state before the round.
-        server: The server's rows.
-        key: The run's key.
         round: The number of the round, from 0.
         gather: Asks the clients, and returns the replies that were admitted.
         is_sound: Tells whether a state can be used; those to blame for one that cannot are left out. None: any can.
-
-    Returns:
-        The round.
 
     Raises:
         NotFinite: No state can be used, whoever is left out.

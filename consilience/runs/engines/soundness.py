@@ -49,9 +49,7 @@ def draw_probes(key: Key, rows: Tensor, count: int = PROBES) -> Tensor:
     """Draw rows to try a model on, where nobody has said what is plausible.
 
     Args:
-        key: The run's key.
         rows: Rows that give the shape and type of one; the values of token ids are used, others not looked at.
-        count: How many rows.
 
     Returns:
         Standard normals, or rows of token ids as they are, [count, …].
@@ -85,9 +83,6 @@ def predicts_finite(
     """Tell whether a model holds and predicts finite numbers only.
 
     Args:
-        method: How it predicts.
-        task: The statistical problem.
-        state: What it predicts with.
         x: The rows to try it on; None: its own numbers are all that is looked at.
         memories: What clients keep, by number, for models of their own; None where they keep it to themselves.
 
@@ -113,7 +108,6 @@ def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], boo
     To blame is whose reply cannot be pooled even alone, else the one without which the others can be pooled.
 
     Args:
-        replies: What was admitted.
         pool: Makes a state of replies.
         is_sound: Tells whether a state can be used.
 

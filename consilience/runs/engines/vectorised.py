@@ -91,7 +91,6 @@ class Vectorised:
 
         Args:
             method: What the clients compute.
-            task: The statistical problem.
             message: What the server sends.
             groups: What the clients of each group see.
 
@@ -114,7 +113,6 @@ class Vectorised:
 
         Args:
             method: What the clients compute.
-            task: The statistical problem.
 
         Returns:
             The number of steps; 0 if the method's inference does not say.
@@ -130,8 +128,6 @@ class Vectorised:
 
         Args:
             method: What will be run.
-            task: On what.
-            rounds: For how many rounds.
             compiled: Whether to compile; None: where it is worth it.
 
         Returns:
@@ -149,8 +145,6 @@ class Vectorised:
 
         Args:
             method: What the clients compute.
-            task: The statistical problem.
-            rounds: How many rounds.
 
         Returns:
             Whether compiling would save time.
@@ -163,10 +157,6 @@ class Vectorised:
 
         Args:
             task: The statistical problem, for the size of its network.
-            cohort: Who is asked.
-
-        Returns:
-            The groups.
         """
         sizes = {k: len(self.data[k].w) for k in cohort}
         fewest = FEW
@@ -186,7 +176,6 @@ class Vectorised:
 
         Args:
             method: What the clients compute.
-            task: The statistical problem.
             message: What the server sends.
             views: What the clients of the group see.
 
@@ -222,9 +211,6 @@ class Vectorised:
 
     def rows(self, group: tuple[int, ...]) -> Data:
         """Pad and stack a group's rows; once, where everyone takes part in every round.
-
-        Args:
-            group: The clients.
 
         Returns:
             Their rows, with a leading dimension for the client.
@@ -262,11 +248,7 @@ def cut_evenly(group: Sequence[int], most: int) -> list[list[int]]:
     """Cut a group into parts as equal as they can be.
 
     Args:
-        group: The clients.
         most: How many a part may hold.
-
-    Returns:
-        The parts.
     """
     parts = -(-len(group) // most)
     ends = [len(group) * i // parts for i in range(parts + 1)]
@@ -274,15 +256,7 @@ def cut_evenly(group: Sequence[int], most: int) -> list[list[int]]:
 
 
 def pad_rows(data: Data, length: int) -> Data:
-    """Append rows of zeros with weight 0.
-
-    Args:
-        data: A client's rows.
-        length: How many there are to be.
-
-    Returns:
-        The rows.
-    """
+    """Append rows of zeros with weight 0."""
     extra = length - len(data.w)
     if not extra:
         return data
@@ -294,7 +268,6 @@ def finite(stacked: Tree, count: int) -> list[bool]:
 
     Args:
         stacked: Trees, with a leading dimension for the tree.
-        count: How many.
 
     Returns:
         For each tree, whether all its numbers are finite.
@@ -310,7 +283,6 @@ def refusal(task: Task, rows: Data) -> str:
     """Try a step of two clients side by side, on one row.
 
     Args:
-        task: The statistical problem.
         rows: A client's rows, of which one is looked at.
 
     Returns:

@@ -44,21 +44,13 @@ def cores() -> int:
 
 
 def share_cores(processes: int) -> None:
-    """Say that several processes of ours run side by side, each with its part of the cores.
-
-    Args:
-        processes: How many.
-    """
+    """Say that several processes of ours run side by side, each with its part of the cores."""
     _processes[0] = processes
 
 
 @contextmanager
 def pool_of(count: int, task: Task) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], Task]]]:
     """Start a pool of threads, each with its own copy of the task; work that has not begun is dropped on an error.
-
-    Args:
-        count: How many threads.
-        task: The statistical problem.
 
     Yields:
         The pool, and a function that gives a thread its copy of the task.
@@ -95,7 +87,6 @@ class Crew:
 
         Args:
             work: Called with a task, whose network nobody else uses meanwhile, and an item.
-            task: The statistical problem.
             items: What there is to do.
 
         Yields:
@@ -146,9 +137,6 @@ class Crew:
 def small(task: Task) -> bool:
     """Tell whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone.
 
-    Args:
-        task: The statistical problem.
-
     Returns:
         Whether its network is small and has no convolutions.
     """
@@ -158,9 +146,6 @@ def small(task: Task) -> bool:
 def together(task: Task) -> bool:
     """Tell whether clients side by side are faster than one after another on every core.
 
-    Args:
-        task: The statistical problem.
-
     Returns:
         Whether its network is of small or medium size and has no convolutions.
     """
@@ -169,9 +154,6 @@ def together(task: Task) -> bool:
 
 def convolutional(task: Task) -> bool:
     """Tell whether a network has convolutions.
-
-    Args:
-        task: The statistical problem.
 
     Returns:
         Whether one of its layers is a convolution.
@@ -188,9 +170,6 @@ def threads_for(task: Task) -> int:
 
     Threads wait for each other at the end of every operation; on a busy machine short ones become many times slower.
 
-    Args:
-        task: The statistical problem.
-
     Returns:
         One where steps are short, all of torch's otherwise.
     """
@@ -201,11 +180,7 @@ def threads_for(task: Task) -> int:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Compute with a number of BLAS threads in the block, and as before after it.
-
-    Args:
-        count: How many.
-    """
+    """Compute with a number of BLAS threads in the block, and as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -40,9 +40,6 @@ study = "{hash}"
 def app_files(agreement: Agreement) -> dict[str, bytes]:
     """Write the files of a study's app.
 
-    Args:
-        agreement: The study's agreement.
-
     Returns:
         Contents by name.
     """
@@ -54,11 +51,7 @@ def app_files(agreement: Agreement) -> dict[str, bytes]:
 
 
 def pin(agreement: Agreement) -> str:
-    """Hash the study's app: what a site lets its SuperNode receive, and nothing else.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Hash the study's app: what a site lets its SuperNode receive, and nothing else."""
     packed, _ = build_fab_from_files(app_files(agreement))
     return content_hash(packed)
 
@@ -90,11 +83,7 @@ def write_app(agreement: Agreement, folder: Path) -> Path:
     """Write the app as a folder that `flwr run` takes.
 
     Args:
-        agreement: The study's agreement.
         folder: Where it is written.
-
-    Returns:
-        The folder.
 
     Raises:
         InputError: The folder cannot be written.

@@ -65,7 +65,6 @@ def ask_counts(
     """Ask connected sites for counts about a model, and write their files.
 
     Args:
-        study: The study.
         grid: Flower's way to the sites.
         model: The model's file, which the coordinator signed.
         folder: Where the sites' files are written.
@@ -116,7 +115,6 @@ class Missing:
     """The sites that sums go on without. Which, is written down before their masks are asked for, and never taken back.
 
     Args:
-        study: The study.
         key: The coordinator's private key.
         grid: Flower's way to the sites.
         out: The folder for whatever the server knows.

@@ -43,11 +43,7 @@ class Certificates(NamedTuple):
 
 
 def certificates_in(folder: Path) -> Certificates:
-    """Name the certificates in a folder, whether they exist or not.
-
-    Args:
-        folder: The folder.
-    """
+    """Name the certificates in a folder, whether they exist or not."""
     return Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
 
 
@@ -165,9 +161,6 @@ def _server_certificate(
 def check_current(certificates: Certificates) -> None:
     """Refuse certificates outside their time, before anything is started.
 
-    Args:
-        certificates: Where they lie.
-
     Raises:
         InputError: One cannot be read or has expired.
     """
@@ -191,7 +184,6 @@ def new_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 
     Args:
         folder: Where the files are written.
-        name: The site's name.
 
     Returns:
         The secret half, which stays at the site, and the public one, which goes to the server.

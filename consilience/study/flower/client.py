@@ -139,7 +139,6 @@ def introduce(site: Site, message: Message, context: Context) -> Message:
 
     Args:
         site: The site that is asked.
-        message: The question.
         context: Flower's; names the node.
 
     Returns:
@@ -163,7 +162,6 @@ def answer(
 
     Args:
         site: The site that is asked.
-        message: The question.
         context: Flower's; holds what the site remembers.
         respond: Makes the reply's content of the site, the question's content and the context.
 
@@ -217,7 +215,6 @@ def tell_for(site: Site, content: RecordDict, context: Context) -> RecordDict:
     Args:
         site: The site that is asked.
         content: Carries the coordinator's signed request.
-        context: Flower's.
 
     Returns:
         Carries the keys of these masks, for one sum.
@@ -236,7 +233,6 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
 
     Args:
         site: The site that is asked.
-        content: The request.
         context: Flower's; holds what the site remembers.
 
     Returns:
@@ -354,7 +350,6 @@ def check_new(site: Site, context: Context, t: int, question: str) -> None:
         site: The site that is asked.
         context: Flower's; holds what was answered last.
         t: The round, from 0 on.
-        question: The request's digest.
 
     Raises:
         Refused: The site has answered.
@@ -376,11 +371,7 @@ def check_new(site: Site, context: Context, t: int, question: str) -> None:
 
 
 def method_json(method: Method) -> Any:
-    """Describe a method's settings as they look after a journey through JSON.
-
-    Args:
-        method: The method.
-    """
+    """Describe a method's settings as they look after a journey through JSON."""
     return json.loads(json.dumps(describe(method)))
 
 
@@ -388,10 +379,7 @@ def remember(site: Site, context: Context, t: int, keep: Tree) -> None:
     """Put a round's memory where it stays: in the site's own context. Rounds to come are of a run before: forgotten.
 
     Args:
-        site: The site.
-        context: Flower's.
         t: The round, from 0 on.
-        keep: The memory.
     """
     forget(context, [r for r in rounds_of(context) if r > t])
     if keep == ():
@@ -406,7 +394,6 @@ def forget(context: Context, rounds: Sequence[int]) -> None:
     """Drop the memories of some rounds.
 
     Args:
-        context: Flower's.
         rounds: The rounds, from 0 on.
     """
     for t in rounds:
@@ -417,8 +404,6 @@ def recall(site: Site, context: Context, t: int) -> dict[int, Tree]:
     """Find what the site remembered when it was first asked for a round: the same question has the same answer.
 
     Args:
-        site: The site.
-        context: Flower's.
         t: The round, from 0 on.
 
     Returns:
@@ -434,11 +419,7 @@ def recall(site: Site, context: Context, t: int) -> dict[int, Tree]:
 
 
 def rounds_of(context: Context) -> list[int]:
-    """List the rounds that are remembered, from 0 on.
-
-    Args:
-        context: Flower's.
-    """
+    """List the rounds that are remembered, from 0 on."""
     return [int(name.split()[1]) for name in context.state if name.startswith("memory ")]
 
 
@@ -446,9 +427,7 @@ def log_message(site: Site, way: str, message: Message) -> None:
     """Log a message with its size and hash.
 
     Args:
-        site: The site.
         way: `in` or `out`.
-        message: The message.
     """
     if site.log is None:
         return

@@ -72,7 +72,6 @@ class Flower:
 
         Args:
             grid: Flower's way to the nodes.
-            sites: The sites' names.
             row: Rows that show the shape of a site's, and none of their values.
             study: The study's hash; empty in a simulation.
             numbers: What the sites' random numbers come from; 0, 1, … by default.
@@ -120,11 +119,9 @@ class Flower:
         """Ask sites, and let in what passes the gate.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
             message: What the method broadcasts.
             cohort: The sites that are asked.
-            turn: The round.
 
         Returns:
             Replies, sorted by site.
@@ -175,10 +172,8 @@ class Flower:
         """Write one message a site; the arrays are shared between them, so they are sent and held once.
 
         Args:
-            method: The method that sites run.
             message: What the method broadcasts.
             cohort: The sites that are asked; all of them are there.
-            turn: The round.
 
         Returns:
             Messages by site.
@@ -240,8 +235,6 @@ class Flower:
 
         Args:
             gate: What a reply of this round must be.
-            method: The method that sites run.
-            k: The site.
             replies: All that it answered.
 
         Returns:

@@ -73,7 +73,6 @@ class Runtime(NamedTuple):
 
         Args:
             component: Which of Flower's programs this process stands for.
-            more: Further interceptors.
             tries: How often a call is tried.
         """
         again = make_simple_http_retry_invoker()
@@ -91,7 +90,6 @@ def bound(again: RetryInvoker, tries: int) -> None:
     """Let calls fail in the end; Flower's own rule tries for ever, and on a 401 it interrupts this process.
 
     Args:
-        again: Repeats calls.
         tries: How often a call is tried.
     """
     again.max_tries = tries
@@ -110,7 +108,6 @@ def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int 
 
     Args:
         runtime: Where tasks are handed out.
-        kind: Which tasks.
         alive: Tells whether to go on.
         run: The run they must be of; tasks of others are taken and left undone, as anyone who reaches a SuperLink can
             start one.
@@ -171,9 +168,7 @@ def answer(
 
     Args:
         runtime: Where the task is from.
-        token: The task's.
         pinned: The hash of the only app that is answered.
-        respond: Answers a message.
         log: Is given a sentence for people.
         patience: Seconds until the whole message must have come from the server.
     """
@@ -235,7 +230,6 @@ def serving(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
 
     Args:
         runtime: Where the task is from.
-        token: The task's.
 
     Yields:
         The grid.
@@ -269,9 +263,6 @@ def new_secret(path: Path) -> bytes:
 
     Args:
         path: The file; an older one is replaced.
-
-    Returns:
-        The secret.
 
     Raises:
         InputError: The file cannot be written.

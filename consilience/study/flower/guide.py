@@ -34,7 +34,6 @@ def guide(study: Study, file: str) -> str:
     """Write how to start a study's server and sites.
 
     Args:
-        study: The study.
         file: The name of its file.
 
     Returns:

@@ -38,7 +38,6 @@ class Child:
         """Start a program of Flower's.
 
         Args:
-            program: Its name.
             words: What it is started with.
             log: Where its output goes.
             home: Where it keeps its files.
@@ -85,9 +84,6 @@ def _open_private(path: str, flags: int) -> int:
 def find_program(program: str) -> str:
     """Find a program of Flower's, beside this Python or on the path.
 
-    Args:
-        program: Its name.
-
     Raises:
         InputError: It is not installed.
     """
@@ -102,9 +98,6 @@ def find_program(program: str) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """Allow no telemetry, update checks, installation or colours, and keep Flower's own files in a folder of ours.
-
-    Args:
-        home: That folder.
 
     Returns:
         The environment for Flower's programs.
@@ -149,7 +142,6 @@ def check_free(host: str, port: int, patience: float = 2 * PATIENCE) -> None:
 
     Args:
         host: The address to listen on.
-        port: The port.
         patience: Seconds until it must be free.
 
     Raises:

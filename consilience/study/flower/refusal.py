@@ -16,10 +16,6 @@ server = ServerApp()
 def train(message: Message, context: Context) -> Message:
     """Refuse to train.
 
-    Args:
-        message: The server's.
-        context: Flower's.
-
     Raises:
         InputError: Always.
     """
@@ -30,10 +26,6 @@ def train(message: Message, context: Context) -> Message:
 def query(message: Message, context: Context) -> Message:
     """Refuse to answer.
 
-    Args:
-        message: The server's.
-        context: Flower's.
-
     Raises:
         InputError: Always.
     """
@@ -43,10 +35,6 @@ def query(message: Message, context: Context) -> Message:
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Refuse to start.
-
-    Args:
-        grid: Flower's.
-        context: Flower's.
 
     Raises:
         InputError: Always.

@@ -61,7 +61,6 @@ class Roster:
 
         Args:
             grid: Flower's way to the nodes.
-            names: The sites' names.
             numbers: The sites' numbers in the study.
             study: The study's hash; empty in a simulation.
             verify: Tells whether a site signed something; None where a site is taken by its word.
@@ -118,11 +117,7 @@ class Roster:
         self.watch.look(self.nodes.keys())
 
     def connection(self, k: int) -> tuple[int, str] | None:
-        """Name a site's connection; another one does not know what the site was asked before.
-
-        Args:
-            k: The site.
-        """
+        """Name a site's connection; another one does not know what the site was asked before."""
         if k not in self.nodes:
             return None
         return self.nodes[k], self._since.get(self.nodes[k], "")

@@ -74,7 +74,6 @@ def connect(
     """Start a SuperLink and reach the study's sites through it.
 
     Args:
-        agreement: The study's agreement.
         folder: Where Flower keeps its files.
         host: The address to listen on.
         port: The port to listen on.
@@ -203,7 +202,6 @@ def rounds(
     What is asked is signed with the coordinator's key; sites answer nobody else.
 
     Args:
-        study: The study.
         key: The coordinator's private key.
         grid: Flower's way to the sites.
         out: The folder for whatever the server knows.

@@ -53,7 +53,6 @@ class FlowerSimulation:
         """Prepare a simulation; Ray starts with the first round.
 
         Args:
-            data: Each site's rows.
             workers: How many sites work at a time; as many as there are cores by default.
             memory: Bytes for the rows and messages that workers share; four times the rows and at least 256 MB by
                 default.
@@ -79,11 +78,9 @@ class FlowerSimulation:
         """Ask sites; Ray is started if need be.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
             message: What the method broadcasts.
             cohort: The sites that are asked.
-            turn: The round.
 
         Returns:
             Replies, sorted by site.
@@ -101,7 +98,6 @@ class FlowerSimulation:
         """Start Ray and its workers, and hand its grid out of Flower's server thread.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
 
         Returns:

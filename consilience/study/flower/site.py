@@ -71,9 +71,6 @@ def site_of(
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
     Args:
-        study: The study.
-        member: This site.
-        key: Its private key.
         table: Its rows, a CSV file.
         folder: Where it keeps its log.
         one_class: Whether all rows may be of one class.
@@ -183,8 +180,6 @@ def serve(
     A SuperNode remembers nothing we need: whenever it ends, or a message cannot be answered, another takes its place.
 
     Args:
-        site: The site.
-        agreement: The study's agreement.
         server: The server's address, `host:port`.
         folder: Where the site keeps its log, its memory and Flower's files.
         authority: The server's root certificate; without it nothing is encrypted: for trials only.
@@ -285,7 +280,6 @@ def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[
     """Answer with the site's own code, its memory of this study from and to a folder.
 
     Args:
-        site: The site.
         folder: Where its memory lies.
         say: Is given a sentence for people.
 
@@ -320,23 +314,14 @@ def _outcome(reply: Message) -> str:
 
 
 def read_state(path: Path) -> RecordDict:
-    """Read what a site remembers; nothing if there is no file.
-
-    Args:
-        path: The file.
-    """
+    """Read what a site remembers; nothing if there is no file."""
     if not path.exists():
         return RecordDict()
     return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes()))
 
 
 def memory_path(folder: Path, study: str) -> Path:
-    """Say where a deployed site keeps what it remembers.
-
-    Args:
-        folder: The site's folder.
-        study: The study's hash.
-    """
+    """Say where a deployed site keeps what it remembers."""
     return folder / f"memory-{study[:16]}.bin"
 
 
@@ -345,7 +330,6 @@ def read_kept(path: Path, method: Method, round: int) -> Tree:
 
     Args:
         path: The site's memory, `memory-STUDY.bin` in its folder.
-        method: The study's method.
         round: The round, from 1 on.
 
     Returns:
@@ -365,10 +349,6 @@ def read_kept(path: Path, method: Method, round: int) -> Tree:
 def write_state(path: Path, state: RecordDict) -> None:
     """Write what a site remembers, whole or not at all.
 
-    Args:
-        path: The file.
-        state: What is remembered.
-
     Raises:
         InputError: The file cannot be written.
     """
@@ -378,9 +358,6 @@ def write_state(path: Path, state: RecordDict) -> None:
 
 def message_log(path: Path) -> Callable[[dict[str, Any]], None]:
     """Write one JSON line for every message, in and out.
-
-    Args:
-        path: The file.
 
     Returns:
         A function that writes a line.

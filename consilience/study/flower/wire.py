@@ -30,7 +30,6 @@ def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
     """Turn a tree into named arrays and an outline.
 
     Args:
-        value: The tree.
         types: What may be inside, by name.
 
     Returns:
@@ -50,12 +49,8 @@ def unpack(arrays: ArrayRecord, outline: str, types: Mapping[str, type]) -> Tree
     """Invert `pack`.
 
     Args:
-        arrays: The named arrays.
         outline: The outline as JSON.
         types: What may be inside, by name.
-
-    Returns:
-        The tree.
 
     Raises:
         Refused: Something is wrong with the bytes or the outline.
@@ -71,8 +66,6 @@ def record(arrays: ArrayRecord, outline: str, about: Mapping[str, Any]) -> Recor
     """Put one message's content together.
 
     Args:
-        arrays: The named arrays.
-        outline: Their outline.
         about: Who, which round, for which study.
     """
     header = ConfigRecord({"outline": outline, "about": json.dumps(about, sort_keys=True, ensure_ascii=False)})
@@ -81,10 +74,6 @@ def record(arrays: ArrayRecord, outline: str, about: Mapping[str, Any]) -> Recor
 
 def open_record(content: RecordDict, most_bytes: int) -> tuple[ArrayRecord, str, dict[str, Any]]:
     """Take apart what `record` put together, with nothing beside it; the size is checked before anything is decoded.
-
-    Args:
-        content: A message's content.
-        most_bytes: The size agreed.
 
     Returns:
         The arrays, their outline, and what the message says about itself.
@@ -109,11 +98,7 @@ def open_record(content: RecordDict, most_bytes: int) -> tuple[ArrayRecord, str,
 
 
 def carry(file: bytes) -> RecordDict:
-    """Put a file into a message as it is: it says itself what it is, whose, and is signed.
-
-    Args:
-        file: The file.
-    """
+    """Put a file into a message as it is: it says itself what it is, whose, and is signed."""
     return RecordDict({"file": ArrayRecord({"file": Array(numpy.frombuffer(file, dtype=numpy.uint8))})})
 
 
@@ -121,7 +106,6 @@ def carried(content: RecordDict, most_bytes: int) -> bytes:
     """Take a file out of a message.
 
     Args:
-        content: A message's content.
         most_bytes: The largest that is read.
 
     Returns:
@@ -142,20 +126,12 @@ def carried(content: RecordDict, most_bytes: int) -> bytes:
 
 
 def signature_in(content: RecordDict) -> str:
-    """Read the signature of a message; empty if there is none.
-
-    Args:
-        content: The message's content.
-    """
+    """Read the signature of a message; empty if there is none."""
     return str(content.config_records["header"].get("signature", ""))
 
 
 def weight(content: RecordDict) -> int:
-    """Count the bytes of arrays and header, before Flower's framing (0.03 to 0.4 % more).
-
-    Args:
-        content: A message's content.
-    """
+    """Count the bytes of arrays and header, before Flower's framing (0.03 to 0.4 % more)."""
     arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
     texts = sum(len(str(text).encode()) for record in content.config_records.values() for text in record.values())
     return arrays + texts
@@ -165,9 +141,6 @@ def digest(content: RecordDict) -> str:
     """Hash all that a message carries but its signature: what is signed, and what both sides log.
 
     Records are hashed by name and kind, and every part with its length, so that no two messages look the same.
-
-    Args:
-        content: A message's content.
     """
     hashed = hashlib.sha256()
 
@@ -192,7 +165,6 @@ def signed_text(study: str, *digests: str) -> bytes:
     """Write what is signed: a question in this study, or this question and its answer; so it serves for no other.
 
     Args:
-        study: The study's hash.
         digests: Of the question, and of the answer.
     """
     return " ".join((study, *digests)).encode()

@@ -228,9 +228,6 @@ class Agreement:
     def build_method(self) -> Method:
         """Make the method with the agreed settings.
 
-        Returns:
-            The method.
-
         Raises:
             InputError: A setting is unknown or has a wrong value.
         """
@@ -379,11 +376,7 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
     """Make an agreement from parsed TOML, and check it.
 
     Args:
-        value: The parsed file.
         path: Where it comes from, for error messages.
-
-    Returns:
-        The agreement.
 
     Raises:
         InputError: A part is missing or wrong.
@@ -404,11 +397,7 @@ def from_fields(value: dict[str, Any], path: Path | str = "The study") -> Agreem
     """Make an agreement from its fields, the inverse of `Agreement.fields`, and check it.
 
     Args:
-        value: The fields.
         path: Where they come from, for error messages.
-
-    Returns:
-        The agreement.
 
     Raises:
         InputError: A field is missing or wrong.

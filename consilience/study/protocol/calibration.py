@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 def check_evaluation(agreement: Agreement) -> None:
     """Refuse calibration by site where it cannot be told, or would break what else is promised.
 
-    Args:
-        agreement: The study's agreement.
-
     Raises:
         InputError: It does not fit the rest.
     """
@@ -41,9 +38,6 @@ def check_evaluation(agreement: Agreement) -> None:
 def check_may_evaluate(agreement: Agreement) -> None:
     """Refuse to send or to read calibration by site where the sites did not agree on it.
 
-    Args:
-        agreement: The study's agreement.
-
     Raises:
         InputError: They did not.
     """
@@ -56,9 +50,6 @@ def check_may_evaluate(agreement: Agreement) -> None:
 
 def describe_evaluation(agreement: Agreement) -> str:
     """Say what leaves a site about its calibration, before anybody signs and where it is written.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         One sentence; empty where nothing leaves.

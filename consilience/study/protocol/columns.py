@@ -219,7 +219,6 @@ def inspect(
 
     Args:
         path: The table, a CSV file.
-        columns: The agreed columns.
         target: What is predicted; None for rows to predict.
         delimiter: What separates cells; found by looking if None.
         clip: Whether a number outside its range counts as the range's end in place of being a problem: that a site
@@ -255,10 +254,6 @@ def inspect(
 
 def bad_rows(columns: Sequence[Column], inspection: Inspection) -> dict[int, str]:
     """Say row by row what cannot be used, so that the others can be.
-
-    Args:
-        columns: The agreed columns.
-        inspection: The table.
 
     Returns:
         A sentence for each such row, by its number from 0.
@@ -372,10 +367,6 @@ def _strangeness(column: Column, cells: Cells, strange: Mask) -> str:
 def features(columns: Sequence[Column], inspection: Inspection) -> Tensor:
     """Compute the agreed features of a table, scaled by the agreed constants.
 
-    Args:
-        columns: The agreed columns.
-        inspection: The table.
-
     Returns:
         [N, D].
 
@@ -388,9 +379,6 @@ def features(columns: Sequence[Column], inspection: Inspection) -> Tensor:
 
 def imputed_marks(columns: Sequence[Column]) -> str:
     """Say which features are drawn where they are missing, and which mark where that is.
-
-    Args:
-        columns: The agreed columns.
 
     Returns:
         Pairs of numbers of features, such as `1:2,4:5`; empty where none is drawn.
@@ -409,9 +397,6 @@ def spans(columns: Sequence[Column]) -> list[Span]:
 
     Marks of numbers that are drawn are no part of what is learned: few of them tell nothing.
 
-    Args:
-        columns: The agreed columns.
-
     Returns:
         A place for each column.
     """
@@ -428,11 +413,6 @@ def spans(columns: Sequence[Column]) -> list[Span]:
 def labelled_rows(columns: Sequence[Column], target: Target, inspection: Inspection) -> Data:
     """Compute the rows of a table.
 
-    Args:
-        columns: The agreed columns.
-        target: What is predicted.
-        inspection: The table.
-
     Raises:
         InputError: Something is wrong with the table.
     """
@@ -443,9 +423,6 @@ def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smal
     """Sum up every column of numbers.
 
     Args:
-        columns: The agreed columns.
-        target: What is predicted.
-        inspection: The table.
         smallest: Columns with fewer known values are withheld.
 
     Returns:

@@ -24,8 +24,6 @@ def evaluation_report(agreement: Agreement, p: Distribution, y: Tensor, site: st
     Args:
         agreement: What the model's sites agreed on.
         p: What the model predicts for the rows, in the target's own unit.
-        y: The truth.
-        site: The site's name.
 
     Returns:
         Values by the names of `run.json`, with the agreement's smallest count, so that a page shows none below it.

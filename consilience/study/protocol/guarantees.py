@@ -25,9 +25,6 @@ NO_SETS = (
 def calibration_of(agreement: Agreement) -> Calibration:
     """Take from an agreement how prediction sets are calibrated.
 
-    Args:
-        agreement: The study's agreement.
-
     Returns:
         What every site counts by; by class where classes are predicted and nothing else was agreed on, as that alone
         holds at every single site, else pooled. Its noise is what each site adds.
@@ -55,9 +52,6 @@ def calibration_of(agreement: Agreement) -> Calibration:
 def check_guarantees(agreement: Agreement) -> None:
     """Refuse prediction sets that cannot be made, before anybody signs.
 
-    Args:
-        agreement: The study's agreement.
-
     Raises:
         InputError: A value is unknown or out of its range, or values do not fit together.
     """
@@ -82,9 +76,6 @@ def check_guarantees(agreement: Agreement) -> None:
 def empty_counts(plan: Calibration) -> Tensor:
     """Make the table of a site without rows.
 
-    Args:
-        plan: What is agreed.
-
     Returns:
         Zeros in int64, a line for each class or one.
     """
@@ -96,9 +87,6 @@ def empty_counts(plan: Calibration) -> Tensor:
 
 def describe_counts(agreement: Agreement) -> str:
     """Say what leaves a site to calibrate prediction sets, before anybody signs and in reports.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         One or two sentences; empty where nothing leaves.
@@ -123,9 +111,5 @@ def describe_counts(agreement: Agreement) -> str:
 
 
 def fewest_scores(agreement: Agreement) -> int:
-    """Return the fewest scores that a cell of a site's counts may show, and a site may count.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Return the fewest scores that a cell of a site's counts may show, and a site may count."""
     return agreement.cells or agreement.smallest

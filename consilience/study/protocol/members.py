@@ -110,12 +110,6 @@ class Study:
     def member(self, name: str) -> Member:
         """Find a site of the study.
 
-        Args:
-            name: Its name.
-
-        Returns:
-            The site.
-
         Raises:
             InputError: It is not listed, or has left.
         """
@@ -131,14 +125,9 @@ class Study:
         """Add a site, with a number of its own.
 
         Args:
-            name: The site's name.
-            key: Its public key.
             signature: Its signature of the agreement, the name and the rows.
             rows: The number of rows it commits to.
             masks: Its public key for masks.
-
-        Returns:
-            The study with the site.
 
         Raises:
             InputError: The name or the key is another site's, the name cannot be one, or the signature is wrong.
@@ -164,9 +153,6 @@ class Study:
     def without(self, name: str) -> Study:
         """Mark a site as having left, and the models that hold it as superseded.
 
-        Args:
-            name: The site's name.
-
         Returns:
             The study after the site has left.
 
@@ -185,9 +171,6 @@ class Study:
         Args:
             checksum: Hash of the model's file.
             names: The sites whose replies are in it.
-
-        Returns:
-            The study with the model.
         """
         others = tuple(model for model in self.models if model.checksum != checksum)
         superseded = not {*names} <= {site.name for site in self.active}
@@ -198,13 +181,8 @@ def signed_words(agreement: Agreement, name: str, rows: int, masks: str = "") ->
     """Return what a site signs when it joins: the agreement, the name it goes by, and how many rows it may speak for.
 
     Args:
-        agreement: The agreement.
-        name: The site's name.
         rows: The number of rows it commits to.
         masks: Its public key for masks, in a study that masks.
-
-    Returns:
-        The bytes to sign.
     """
     if agreement.secure:
         return f"{agreement.hash} {rows} {masks} {name}".encode()
@@ -213,11 +191,6 @@ def signed_words(agreement: Agreement, name: str, rows: int, masks: str = "") ->
 
 def check_rows(agreement: Agreement, name: str, rows: int) -> None:
     """Refuse a number of rows that no site of the study can commit to.
-
-    Args:
-        agreement: The agreement.
-        name: The site's name.
-        rows: The number.
 
     Raises:
         InputError: It is too small or larger than any site has.
@@ -240,12 +213,6 @@ def _check_signature(agreement: Agreement, site: Member) -> None:
 
 def read(path: Path) -> Study:
     """Read a study; a changed agreement is refused, as signatures no longer fit.
-
-    Args:
-        path: The study's file.
-
-    Returns:
-        The study.
 
     Raises:
         InputError: The file cannot be read, a value is wrong, or a signature is not for this agreement.

@@ -16,9 +16,6 @@ COMPOSED = {"LATIN", "GREEK", "CYRILLIC"}  # where a mark beside a letter is par
 def check_name(name: str) -> None:
     """Refuse a site's name that could be taken for another's, for a path, or for more than a name.
 
-    Args:
-        name: The name.
-
     Raises:
         InputError: It mixes scripts, holds other signs than names do, is too long, or is the server's.
     """
@@ -51,11 +48,7 @@ def check_new_name(name: str) -> None:
 
 
 def is_device(name: str) -> bool:
-    """Tell whether Windows takes a file's name for a device, with whatever ending.
-
-    Args:
-        name: The name.
-    """
+    """Tell whether Windows takes a file's name for a device, with whatever ending."""
     return name.partition(".")[0].strip().casefold() in DEVICES
 
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 def promise_of(agreement: Agreement) -> Privacy | None:
     """Find what is promised about a row or a patient.
 
-    Args:
-        agreement: The study's agreement.
-
     Returns:
         The promise; None where there is none.
     """
@@ -37,9 +34,6 @@ def promise_of(agreement: Agreement) -> Privacy | None:
 
 def table_promise(agreement: Agreement) -> Privacy | None:
     """Find what is promised about a row or a patient in table one, which every site adds all of the noise to.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         The promise; None where no table one with noise was agreed on.
@@ -68,9 +62,6 @@ def promised_in_all(agreement: Agreement) -> tuple[float, float]:
 def promise_settings(agreement: Agreement) -> tuple[str, ...]:
     """Write the promise as settings of a method.
 
-    Args:
-        agreement: The study's agreement.
-
     Returns:
         Texts as `field=value`; none where nothing is promised.
     """
@@ -85,7 +76,6 @@ def bounded_if_private(agreement: Agreement, feature_map: nn.Module | None) -> n
     """Bound the length of features where privacy is promised.
 
     Args:
-        agreement: The study's agreement.
         feature_map: The agreed map; None: the columns themselves.
 
     Returns:
@@ -98,9 +88,6 @@ def bounded_if_private(agreement: Agreement, feature_map: nn.Module | None) -> n
 
 def describe_promise(agreement: Agreement) -> dict[str, Any]:
     """Say what is promised, by [privacy] or by private training, and what is not, as reports and models state it.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         `{"privacy": …}`; nothing where nothing is promised.
@@ -121,9 +108,6 @@ def describe_promise(agreement: Agreement) -> dict[str, Any]:
 
 def check_promise(agreement: Agreement) -> None:
     """Refuse a promise that cannot be kept.
-
-    Args:
-        agreement: The study's agreement.
 
     Raises:
         InputError: The method has no private form, a number promises nothing, or something else would leave without

@@ -35,7 +35,6 @@ def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) 
     """Give the coordinator's view before the first round, with the keys of `run`.
 
     Args:
-        agreement: The study's agreement.
         clients: How many sites there are.
         inputs: The coordinator's own rows without labels, [N, D].
     """
@@ -46,7 +45,6 @@ def draw_rows(count: int, features: Sequence[int], classes: int, outcome: str = 
     """Invent rows from their shape alone.
 
     Args:
-        count: How many rows.
         features: The shape of one row's features.
         classes: How many classes there are; 0 where numbers are predicted.
         outcome: `counts` or `survival`, where that is what is predicted.
@@ -66,11 +64,7 @@ def draw_rows(count: int, features: Sequence[int], classes: int, outcome: str = 
 
 
 def invent_rows(agreement: Agreement) -> Data:
-    """Invent rows from nothing but an agreement's columns.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Invent rows from nothing but an agreement's columns."""
     target = agreement.target
     outcome = target.kind * target.counts_events
     features = (len(agreement.feature_names),)
@@ -82,9 +76,6 @@ def probe_rows(agreement: Agreement) -> Tensor:
 
     Every column is drawn for itself: numbers over their range, a sixth of them at either end; levels and missing values
     all equally often. The first row has every number at its lowest, the second at its highest.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         Features as the network sees them, [PROBES, D].
@@ -143,7 +134,6 @@ class Rehearsal:
         """Find what a reply to a message looks like.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
             message: What the server sends; None for what it would send in this round.
             round: The round, from 1 on; later ones need what the first left behind.
@@ -173,14 +163,10 @@ class Rehearsal:
         """Let an invented site answer.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
             message: What the server sends; None for what it would send in this round.
             round: The round, from 1 on.
             count: How many rows the site has.
-
-        Returns:
-            Its reply.
         """
         method = abridge(method)
         rows = self.invent(task, count)
@@ -199,7 +185,6 @@ class Rehearsal:
         """Find the names, types and shapes of an invented site's answer, without its numbers where that saves much.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
             round: The round, from 1 on.
             count: How many rows the site has.
@@ -236,12 +221,7 @@ class Rehearsal:
         return method.broadcast(state), first.keep
 
     def invent(self, task: Task, count: int) -> Data:
-        """Invent rows like the one shown.
-
-        Args:
-            task: The problem.
-            count: How many rows.
-        """
+        """Invent rows like the one shown."""
         classes = 0
         if not self.row.y.is_floating_point() and not task.outcome:
             classes = task.classes(self.row.x)
@@ -271,7 +251,6 @@ class Broadcasts:
         """Prepare.
 
         Args:
-            method: The method that sites run.
             task: The problem they run it on.
             row: Rows for the shapes and types of `x` and `y` alone.
         """
@@ -321,7 +300,6 @@ def rehearse(agreement: Agreement, message: Tree = None, round: int = 1, inputs:
     """Let an invented site of a study answer.
 
     Args:
-        agreement: The study's agreement.
         message: The coordinator's message; None for the study's own one of this round.
         round: The round, from 1 on; later ones are reached by pretending the first.
         inputs: The coordinator's own rows without labels, [N, D].
@@ -337,7 +315,6 @@ def rehearsal_of(agreement: Agreement, inputs: Tensor | None = None) -> Rehearsa
     """Prepare a rehearsal of a study from its agreement alone.
 
     Args:
-        agreement: The study's agreement.
         inputs: The coordinator's own rows without labels, [N, D].
     """
     return Rehearsal(invent_rows(agreement), inputs, agreement.key.fold(Stream.INIT))
@@ -345,9 +322,6 @@ def rehearsal_of(agreement: Agreement, inputs: Tensor | None = None) -> Rehearsa
 
 def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
     """Find what a site would send in any round.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         The kinds of value, and the bytes of the largest reply's numbers.

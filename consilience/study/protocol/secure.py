@@ -31,12 +31,6 @@ class Drop(NamedTuple):
 def drop_of(entry: dict[str, Any]) -> Drop:
     """Read an entry of a study's file.
 
-    Args:
-        entry: Values by name.
-
-    Returns:
-        The drop.
-
     Raises:
         TypeError: It is not one.
     """

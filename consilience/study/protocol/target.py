@@ -201,7 +201,6 @@ def lay_times(seen: Sequence[float], horizon: float | None, steps: int = 20) -> 
     Args:
         seen: The times of events in an example table.
         horizon: A time that must be on it; the middle of the grid if None.
-        steps: About how many.
 
     Returns:
         The grid, up to about the time by which nine in ten events were seen, and the horizon.

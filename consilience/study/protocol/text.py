@@ -81,7 +81,6 @@ def agreement_text(a: Agreement, sends: str) -> str:
     """Write an agreement as people read it.
 
     Args:
-        a: The agreement.
         sends: What leaves a site, in words.
 
     Returns:
@@ -136,11 +135,7 @@ def _with_promise(text: str, a: Agreement) -> str:
 
 
 def study_text(study: Study) -> str:
-    """Write a study's whole file: the agreement as it was written, then the sites and the models made so far.
-
-    Args:
-        study: The study.
-    """
+    """Write a study's whole file: the agreement as it was written, then the sites and the models made so far."""
     parts = [study.text.rstrip("\n") + "\n"]
     if study.sites or study.sums:
         parts.append(SITES)
@@ -171,11 +166,7 @@ def toml(value: Any) -> str:
 
 
 def inline(fields: dict[str, Any]) -> str:
-    """Write fields as an inline table of TOML.
-
-    Args:
-        fields: Values by name.
-    """
+    """Write fields as an inline table of TOML."""
     return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in fields.items()) + " }"
 
 

@@ -23,9 +23,6 @@ LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing
 def parse(path: Path) -> tuple[str, dict[str, Any]]:
     """Read a TOML file.
 
-    Args:
-        path: The file.
-
     Returns:
         Its text, and its values.
 
@@ -47,11 +44,7 @@ def convert(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     """Convert values of TOML to fields of a dataclass: lists become tuples, whole numbers floats, and nothing else.
 
     Args:
-        kind: The dataclass.
         values: Values by the names of its fields; fields may be missing.
-
-    Returns:
-        The fields.
 
     Raises:
         ValueError: A value has another type than its field, or no field has its name.
@@ -95,12 +88,6 @@ def read_columns(path: Path) -> tuple[Target, tuple[Column, ...]]:
 
     A spelling that [same] gives another name is no level of its own.
 
-    Args:
-        path: The TOML file.
-
-    Returns:
-        The target and the columns.
-
     Raises:
         InputError: The file cannot be read, or a part is missing or wrong.
     """
@@ -128,9 +115,6 @@ def _with_same(column: Column, same: Mapping[str, str]) -> Column:
 
 def check_column(column: Column) -> None:
     """Refuse a column that cannot be read by.
-
-    Args:
-        column: The column.
 
     Raises:
         InputError: A value is unknown, a category has too few levels, or a number has no plausible range.

@@ -106,9 +106,6 @@ class Gate(NamedTuple):
     def check_arrival(self, arrival: Arrival) -> None:
         """Judge how a reply came.
 
-        Args:
-            arrival: The facts.
-
         Raises:
             Refused: The reply breaks a rule.
         """
@@ -129,14 +126,7 @@ class Gate(NamedTuple):
         return self._replace(rules=self.rules._replace(largest_site=min(rows, self.rules.largest_site)))
 
     def answering(self, message: Tree) -> Gate:
-        """Hold replies to what can come of the weights in a message.
-
-        Args:
-            message: What is answered.
-
-        Returns:
-            The gate for replies to it.
-        """
+        """Hold replies to what can come of the weights in a message."""
         if self.rules.bounds is None:
             return self
         return self._replace(rules=self.rules._replace(bounds=known_at(self.rules.bounds, message)))
@@ -194,7 +184,6 @@ def check_bytes(arrival: Arrival, gate: Gate) -> None:
 
     Args:
         arrival: How the reply came.
-        gate: What is expected.
     """
     limit_bytes(arrival.nbytes, gate.rules.most_bytes)
 
@@ -204,7 +193,6 @@ def limit_bytes(nbytes: int, most_bytes: int) -> None:
 
     Args:
         nbytes: The size of a file or message.
-        most_bytes: The size agreed.
 
     Raises:
         Refused: It is larger.
@@ -218,7 +206,6 @@ def check_sender(arrival: Arrival, gate: Gate) -> None:
 
     Args:
         arrival: How the reply came.
-        gate: What is expected.
     """
     if arrival.claimed != arrival.sender:
         raise Refused("it answers in another site's name, or under another number than the study lists for it.")
@@ -229,7 +216,6 @@ def check_signature(arrival: Arrival, gate: Gate) -> None:
 
     Args:
         arrival: How the reply came.
-        gate: What is expected.
     """
     if not arrival.signed:
         raise Refused("its signature is not that site's, or what was signed has been changed.")
@@ -240,7 +226,6 @@ def check_round(arrival: Arrival, gate: Gate) -> None:
 
     Args:
         arrival: How the reply came.
-        gate: What is expected.
     """
     if arrival.round != gate.round:
         raise Refused(f"it answers another round than round {gate.round}.")
@@ -251,7 +236,6 @@ def check_once(arrival: Arrival, gate: Gate) -> None:
 
     Args:
         arrival: How the reply came.
-        gate: What is expected.
     """
     if arrival.answers > 1:
         raise Refused(f"there are {arrival.answers} different answers of this site: keep the right one.")
@@ -262,19 +246,13 @@ def check_message(arrival: Arrival, gate: Gate) -> None:
 
     Args:
         arrival: How the reply came.
-        gate: What is expected.
     """
     if gate.message and arrival.message != gate.message:
         raise Refused(f"it answers another message than the coordinator's of round {gate.round}: let it answer that.")
 
 
 def check_form(reply: Reply, gate: Gate) -> None:
-    """Refuse other names, types, shapes or another structure than the method's replies have.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse other names, types, shapes or another structure than the method's replies have."""
     if gate.form is None:
         return
     form = form_of(reply.send)
@@ -291,23 +269,13 @@ def check_form(reply: Reply, gate: Gate) -> None:
 
 
 def check_finite(reply: Reply, gate: Gate) -> None:
-    """Refuse infinite numbers and those that are none.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse infinite numbers and those that are none."""
     if not tree.all_finite(reply.send):
         raise Refused("it holds numbers that are not finite; try a smaller rate.")
 
 
 def check_gaussians(reply: Reply, gate: Gate) -> None:
-    """Refuse a variance that is not positive and a precision matrix that is not positive definite.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse a variance that is not positive and a precision matrix that is not positive definite."""
     for node in nodes_of(reply.send):
         if isinstance(node, Gaussian) and any(bool((v <= 0).any()) for v in node.var.values()):
             raise Refused("it has a variance that is not positive.")
@@ -322,12 +290,7 @@ def _positive_definite(matrix: Tensor) -> bool:
 
 
 def check_size(reply: Reply, gate: Gate) -> None:
-    """Refuse a number of rows that is neither withheld (0) nor a plausible count.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse a number of rows that is neither withheld (0) nor a plausible count."""
     count = _one_number(reply.size)
     if count == 0:
         return
@@ -346,12 +309,7 @@ def _one_number(value: Tree) -> float:
 
 
 def check_counts(reply: Reply, gate: Gate) -> None:
-    """Refuse class counts that are no counts, tell about too few rows, or are not those of the site's rows.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse class counts that are no counts, tell about too few rows, or are not those of the site's rows."""
     smallest = gate.rules.smallest
     size = _one_number(reply.size)
     for counts in counts_of(reply.send):
@@ -371,12 +329,7 @@ def check_counts(reply: Reply, gate: Gate) -> None:
 
 
 def check_kinds(reply: Reply, gate: Gate) -> None:
-    """Refuse a kind of value that the study does not let leave a site.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse a kind of value that the study does not let leave a site."""
     if gate.rules.leaves is None:
         return
     for kind in kinds_of(reply.send):
@@ -385,42 +338,22 @@ def check_kinds(reply: Reply, gate: Gate) -> None:
 
 
 def check_weights(reply: Reply, gate: Gate) -> None:
-    """Refuse weights that are larger than prior and rows allow.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse weights that are larger than prior and rows allow."""
     _check_plausible(implausible_weights, reply, gate)
 
 
 def check_precisions(reply: Reply, gate: Gate) -> None:
-    """Refuse Gaussians that are narrower or wider than prior and rows allow.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse Gaussians that are narrower or wider than prior and rows allow."""
     _check_plausible(implausible_precision, reply, gate)
 
 
 def check_pseudo_rows(reply: Reply, gate: Gate) -> None:
-    """Refuse pseudo-rows with weights below 0, of more rows than there are, with unknown labels, or far out.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse pseudo-rows with weights below 0, of more rows than there are, with unknown labels, or far out."""
     _check_plausible(implausible_rows, reply, gate)
 
 
 def check_numbers(reply: Reply, gate: Gate) -> None:
-    """Refuse steps, gradients and scores that are larger than prior and rows allow.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse steps, gradients and scores that are larger than prior and rows allow."""
     _check_plausible(implausible_numbers, reply, gate)
 
 
@@ -436,12 +369,7 @@ def _check_plausible(find: Callable[[Tree, Bounds, int], str | None], reply: Rep
 
 
 def check_method(reply: Reply, gate: Gate) -> None:
-    """Refuse what the method itself says that no client can have sent in answer to the message, or found behind it.
-
-    Args:
-        reply: What was sent.
-        gate: What is expected.
-    """
+    """Refuse what the method itself says that no client can have sent in answer to the message, or found behind it."""
     if gate.doubt is not None:
         problem = gate.doubt(reply.send)
         if problem is not None:

@@ -56,10 +56,6 @@ class Broadcast(NamedTuple):
 def broadcast_of(first: Tree, second: Tree) -> Broadcast | None:
     """Find what two messages of the same round have in common, from different numbers of sites and of inputs.
 
-    Args:
-        first: A message.
-        second: Another.
-
     Returns:
         What such messages look like, or None where they are put together differently.
     """
@@ -76,7 +72,6 @@ def check_message(message: Tree, broadcasts: Iterable[Broadcast | None], task: T
     """Refuse a message that the method does not send, that is not finite, or whose weights are absurd.
 
     Args:
-        message: What was received.
         broadcasts: What the method sends, round by round; None where a rehearsal does not say.
         task: The problem, which says how large weights are.
 
@@ -119,9 +114,6 @@ def check_asked(method: Method, task: Task, message: Tree, data: Data, smallest:
     may ask so without any absurd weight: where few have the outcome, hardly anybody is predicted worse.
 
     Args:
-        method: The study's method.
-        task: The problem.
-        message: What was received.
         data: The rows that would be summed over.
         smallest: The fewest rows that may be shown.
 
@@ -145,9 +137,6 @@ def check_asked(method: Method, task: Task, message: Tree, data: Data, smallest:
 def largest_weight(task: Task) -> float:
     """Give the largest weight that a site starts from, or sends.
 
-    Args:
-        task: The problem.
-
     Returns:
         `MOST_DEVIATIONS` times the prior's deviation, or times the largest fresh weight where that is more.
     """
@@ -163,7 +152,6 @@ def check_first(message: Tree, own: Tree) -> None:
     A lone number that is not whole is not compared: a damping may depend on how many sites there are by now.
 
     Args:
-        message: What was received.
         own: What the study begins with.
 
     Raises:

@@ -33,7 +33,6 @@ def implausible_weights(send: Tree, bounds: Bounds, rows: int) -> str | None:
     """Find weights that are larger than prior and rows allow, and learned noise that is none.
 
     Args:
-        send: What was sent.
         bounds: What an honest site's numbers cannot exceed.
         rows: How many rows stand behind it.
 
@@ -60,7 +59,6 @@ def known_at(bounds: Bounds, message: Tree) -> Bounds:
 
     Args:
         bounds: What an honest site's numbers cannot exceed.
-        message: What is answered.
 
     Returns:
         The bounds with the largest output; as they are where the message holds no weights, or nothing depends on it.
@@ -103,7 +101,6 @@ def implausible_precision(send: Tree, bounds: Bounds, rows: int) -> str | None:
     """Find Gaussians and samples that are narrower or wider than prior and rows allow, and such factors of one.
 
     Args:
-        send: What was sent.
         bounds: What an honest site's numbers cannot exceed.
         rows: How many rows stand behind it.
 
@@ -213,7 +210,6 @@ def implausible_rows(send: Tree, bounds: Bounds, rows: int) -> str | None:
     """Find pseudo-rows that are none: weights below 0 or of too many rows, unknown labels, inputs far out.
 
     Args:
-        send: What was sent.
         bounds: What an honest site's numbers cannot exceed.
         rows: How many rows they may stand for.
 
@@ -256,7 +252,6 @@ def implausible_numbers(send: Tree, bounds: Bounds, rows: int) -> str | None:
     """Find other numbers that are larger than any step, gradient, score or sum of scores can be.
 
     Args:
-        send: What was sent.
         bounds: What an honest site's numbers cannot exceed.
         rows: How many rows stand behind it.
 

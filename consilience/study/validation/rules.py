@@ -76,7 +76,6 @@ def rules_of(agreement: Agreement, rows: int = 0) -> Rules:
     """Take the rules from what the sites agreed on.
 
     Args:
-        agreement: The study's agreement.
         rows: The most rows that a site committed to; 0 where it did not, or for all sites.
     """
     bounds = bounds_of(agreement)
@@ -84,11 +83,7 @@ def rules_of(agreement: Agreement, rows: int = 0) -> Rules:
 
 
 def bounds_of(agreement: Agreement) -> Bounds:
-    """Find what an honest site's numbers cannot exceed, from the prior, the model and the ranges of the columns.
-
-    Args:
-        agreement: The study's agreement.
-    """
+    """Find what an honest site's numbers cannot exceed, from the prior, the model and the ranges of the columns."""
     task = agreement.build_task()
     weights = task.weights(task.init(agreement.key.fold(Stream.INIT)).params)
     sizes = [_largest_features(column) for column in agreement.columns]
@@ -142,7 +137,6 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
     """Make the gate for a round of a study.
 
     Args:
-        agreement: The study's agreement.
         message: What the sites answer to; None for the study's own message of this round.
         round: The round that is collected, from 1 on.
         inputs: The coordinator's own rows without labels, [N, D].
@@ -165,7 +159,6 @@ def begins_alone(agreement: Agreement, round: int) -> bool:
     """Tell whether a round begins with what every site computes for itself.
 
     Args:
-        agreement: The study's agreement.
         round: The round, from 1 on.
     """
     return round == 1 and not shows_inputs(agreement.build_method())
@@ -175,7 +168,6 @@ def message_hash(agreement: Agreement, message: Tree, round: int) -> str:
     """Hash a message, so that a reply can say which one it answers.
 
     Args:
-        agreement: The study's agreement.
         message: What the coordinator sends.
         round: The round that answers it, from 1 on.
 
@@ -200,7 +192,6 @@ def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
 
     Args:
         reply: What the method would send.
-        method: The method.
         rules: What the site agreed to.
 
     Raises:
@@ -221,9 +212,6 @@ def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
 
 def pooling_rules(agreement: Agreement) -> list[str]:
     """Say by which rules replies are pooled, so that nobody's can be found by subtraction.
-
-    Args:
-        agreement: The study's agreement.
 
     Returns:
         Sentences.
@@ -285,7 +273,6 @@ def admit(value: Tree, expected: Tree, where: str) -> None:
     """Refuse a value that looks different from the one expected, or that is not sound.
 
     Args:
-        value: What was received.
         expected: A value with the right names, types and shapes.
         where: Where the value is from, such as a file.
 

@@ -107,9 +107,6 @@ def scales_of(summands: Tree, bounds: Bounds | None, rows: int, sites: int) -> S
         bounds: What an honest site's numbers cannot exceed; None where nothing was agreed to know it by.
         rows: The most rows that any of the sites has.
         sites: How many add up.
-
-    Returns:
-        The steps.
     """
     limits = (math.inf for _ in leaves_of(summands))
     if bounds is not None:
