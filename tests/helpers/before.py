@@ -34,6 +34,10 @@ JUMPING = {  # scores that move by a whole row, or without bound, where a probab
     "accuracy", "balanced_accuracy", "auroc", "ece", "ece_adaptive", "ece_classwise", "ece_debiased",
     "calibration_intercept", "calibration_slope",
 }  # fmt: skip
+HIDDEN = {  # hazards at risk, where few rows that leave on a day of their own count as leaving with the others since
+    f"again.statistics tree.times[3][{step}]" for step in (0, 1)
+}
+ABOUT = 0.01  # how far they may be from what they were
 VARYING = {
     "seconds",
     "date",
@@ -65,6 +69,8 @@ def same(found: Any, before: Any, tolerance: float, where: str = "") -> None:
         assert len(found) == len(before), where
         for i, (a, b) in enumerate(zip(found, before, strict=True)):
             same(a, b, tolerance, f"{where}[{i}]")
+    elif where in HIDDEN:
+        assert found == pytest.approx(before, rel=ABOUT), where
     elif isinstance(before, float) and not EXACT:
         assert found == pytest.approx(before, rel=tolerance, abs=tolerance), where
     else:
