@@ -5,7 +5,6 @@ Nothing is changed by a doubt. `from_csv` warns of it, and `consilience inspect`
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -112,24 +111,6 @@ def sentinels(cells: Cells, values: Numbers) -> list[tuple[str, int]]:
         if max(low - value, value - high) > high - low:
             found.append((text, int((values == value).sum())))
     return found
-
-
-def days_of(texts: pl.Series, since: str) -> Numbers:
-    """Count days from an agreed day.
-
-    Args:
-        texts: Dates as 2024-01-31, with a time of day or without, or as 31.1.2024: what stands between slashes may be
-            a month or a day.
-
-    Returns:
-        Days and parts of them [N]; NaN where there is no date.
-    """
-    plain = texts.str.replace("T", " ", literal=True)
-    ways = ("%Y-%m-%d", "%d.%m.%Y", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
-    found = pl.select(pl.coalesce(plain.str.to_datetime(way, strict=False, time_unit="us") for way in ways)).to_series()
-    passed = found - datetime.datetime.fromisoformat(since)
-    days = passed.dt.total_microseconds().cast(pl.Float64) / datetime.timedelta(days=1).total_seconds() / 1e6
-    return days.fill_null(np.nan).to_numpy().copy()
 
 
 def is_date(cells: Cells) -> bool:

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from consilience.data.cells import Block, Cell, Cells, Mask, Numbers, Source, Table, is_missing
 from consilience.data.columns import beyond, normalise, outside_sentence
-from consilience.data.doubts import days_of
+from consilience.data.dates import days_of
 from consilience.data.formats import frame_of, read_table
 from consilience.errors import InputError
 

@@ -30,6 +30,7 @@ STATISTICS = {
     ".sas7bdat": ("SAS", "sas7bdat"),
     ".xpt": ("SAS", "xport"),
 }
+RECORD = 80  # bytes of a SAS transport file, in which nothing else says where it ends
 SQLITE = (".db", ".sqlite", ".sqlite3")
 URLS = ("sqlite:///", "duckdb:///")
 
@@ -208,6 +209,8 @@ def _read_json(path: Path, part: str) -> pl.DataFrame:
 def _read_statistics(path: Path, part: str) -> pl.DataFrame:
     """A file of SPSS, Stata or SAS; a column all of whose values have labels is one of categories."""
     pyreadstat = _import("pyreadstat", "statistics")
+    if path.suffix.lower() == ".xpt" and path.stat().st_size % RECORD:
+        raise InputError(f"{path.name} is not made of records of {RECORD} bytes: it was cut short; copy it again.")
     frame, about = getattr(pyreadstat, f"read_{STATISTICS[path.suffix.lower()][1]}")(path, output_format="polars")
     for name, labels in about.variable_value_labels.items():
         values = frame[name]

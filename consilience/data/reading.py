@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import datetime
 import json
 import math
 import tomllib
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consilience.data.dates import NO_DAY, is_day
 from consilience.errors import InputError, unknown_name
 
 MISSING_WAYS = ("refuse", "mean", "impute")
@@ -74,10 +74,8 @@ class Reading:
             except LookupError:
                 raise InputError(f"encoding={self.encoding!r} is unknown: write for example 'latin-1'.") from None
         for name, since in self.dates:
-            try:
-                datetime.date.fromisoformat(since)
-            except (TypeError, ValueError):
-                raise InputError(f"Column '{name}': write since = \"2020-01-31\", a day.") from None
+            if not is_day(since):
+                raise InputError(NO_DAY.format(name=name))
         if self.task not in (None, *TASKS):
             raise unknown_name("task", str(self.task), TASKS)
 

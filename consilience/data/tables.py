@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
-from consilience.data.cells import Block, Cells, Numbers, Table
+from consilience.data.cells import Cells, Numbers, Table
 from consilience.data.columns import Column, check_range, read_feature, read_target
 from consilience.data.dataset import Dataset
+from consilience.data.dates import in_days
 from consilience.data.delimited import Wanted
-from consilience.data.doubts import Doubt, days_of, doubts_of
+from consilience.data.doubts import Doubt, doubts_of
 from consilience.data.encoding import Encoding
 from consilience.data.formats import FEWEST_ROWS, frame_of, is_table_file, part_of, read_table, without_url
 from consilience.data.reading import Reading, read_reading
@@ -373,18 +373,12 @@ def _make_dataset(
 
 def _count_days(name: str, cells: Cells, reading: Reading) -> Cells:
     """A column of dates as days."""
-    gaps = cells.empty(reading.unknown)
-    days = days_of(cells.texts, reading.since(name))
-    wrong = np.isnan(days) & ~gaps
+    days = in_days(cells, reading.since(name))
+    wrong = np.isnan(days.numbers()) & ~days.empty(reading.unknown)
     if wrong.any():
         cell = cells.first(wrong)
         raise InputError(f"{cell}: '{cell.text}' in column '{name}' is no date such as 2024-01-31: correct it.")
-    ends = np.cumsum([len(block.series) for block in cells.blocks])
-    parts = np.split(days, ends[:-1])
-    return Cells(
-        Block(pl.Series(part), replace(block.source, read=None), name)
-        for part, block in zip(parts, cells.blocks, strict=True)
-    )
+    return days
 
 
 def _doubts(name: str, cells: Cells, site: Tensor, target: bool, values: Numbers, reading: Reading) -> Iterator[Doubt]:

@@ -234,7 +234,8 @@ def _build_encoding(value: Json) -> Encoding:
     if value.get("range") is not None:  # runs saved before ranges were enforced have none
         low, high = value["range"]
         span = (float(low), float(high))
-    return Encoding(value["name"], categories, bool(value["marked"]), fill, tuple(lists["unknown"]), same, span)
+    since = str(value.get("since", ""))
+    return Encoding(value["name"], categories, bool(value["marked"]), fill, tuple(lists["unknown"]), same, span, since)
 
 
 def _build_argument(value: Any) -> Any:

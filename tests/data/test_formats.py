@@ -289,3 +289,25 @@ def test_the_command_line_reads_every_format(name: str, invoke: Invoke, tmp_path
     (tmp_path / name).write_bytes(b"")
     code, _, err = invoke("predict", "r", name)
     assert code == 2 and err.count("\n") == 1 and "is empty" in err
+
+
+def test_a_transport_file_of_sas_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    frame = FRAME.select("age", "sex", died=(pl.col("died") == "yes").cast(pl.Int8)).to_pandas()
+    path = tmp_path / "a.xpt"
+    pyreadstat.write_xport(frame, str(path))
+    assert len(co.from_table(path, "died", calibration=0, test=0).train[0].x) == len(FRAME)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    with pytest.raises(co.InputError, match=r"a\.xpt is not made of records of 80 bytes: it was cut short"):
+        co.from_table(path, "died", calibration=0)
+
+
+def test_a_saved_run_reads_dates_as_it_did_in_training(invoke: Invoke, tmp_path: Path) -> None:
+    days = [datetime.date(2024, 1, 1) + datetime.timedelta(i % 50) for i in range(60)]
+    FRAME.select("age", "died", seen=pl.Series(days)).write_parquet(tmp_path / "a.parquet")
+    (tmp_path / "columns.toml").write_text('[columns]\nage = {}\nseen = { since = "2023-12-31" }\n')
+    words = "--target died --columns columns.toml --sites 2 --model linear --calibration 0 --no-bounds"
+    code, _, err = invoke("run", "exact", "--data", "a.parquet", *words.split(), "--out", "r")
+    assert code == 0, err
+    code, _, err = invoke("predict", "r", "a.parquet")
+    assert code == 0, err
+    assert co.load(tmp_path / "r").sites.columns[1].since == "2023-12-31"

@@ -404,3 +404,22 @@ def test_the_committed_rows_in_the_list_are_signed(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="signature of 'north'"):
         read(path)
+
+
+def test_dates_are_counted_from_an_agreed_day_and_the_day_is_signed(tmp_path: Path) -> None:
+    seen = Column("seen", "number", "days", (0.0, 400.0), 200.0, 100.0, since="2023-12-31")
+    plain = studies.agreement(tmp_path)
+    made = studies.study(tmp_path, columns=(*studies.COLUMNS, seen))
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(made))
+    assert read(path) == made and made.agreement.hash != plain.hash
+    assert "since" not in plain.fields["columns"][0]
+    records = [row | {"seen": f"2024-01-{1 + i % 28:02}"} for i, row in enumerate(studies.rows(0))]
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.agreement.columns, made.agreement.target)
+    assert not found.problems
+    assert features(made.agreement.columns, found)[:3, -1].tolist() == pytest.approx([-1.99, -1.98, -1.97])
+    records[4]["seen"] = "spring"
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.agreement.columns, made.agreement.target)
+    assert "'spring'" in found.problems[0] and "line 6" in found.problems[0]
+    with pytest.raises(InputError, match="write since"):
+        dataclasses.replace(made.agreement, columns=(dataclasses.replace(seen, since="May"),)).check()

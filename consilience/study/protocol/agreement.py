@@ -40,6 +40,7 @@ from consilience.version import __version__
 FORMAT = 2
 RARE = ("other", "merge", "refuse")
 ROLES = ("place", "content")
+ADDED = ("same", "since")  # fields of columns that studies once had not
 HAND_OUTS = ("mixture", "student", "ensemble")
 
 
@@ -59,9 +60,9 @@ def optional(default: Any, part: str, says: str) -> Any:
     return field(default=default, metadata={"part": part, "says": says})
 
 
-def _without_spellings(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Fields by name, as agreements were hashed before columns had other spellings, where there are none."""
-    return {name: value for name, value in pairs if name != "same" or value}
+def _without_added(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields by name, as agreements were hashed before columns had some of them, where those say nothing."""
+    return {name: value for name, value in pairs if name not in ADDED or value}
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Agreement:
     @property
     def fields(self) -> dict[str, Any]:
         """What is agreed, by name, as plain values: what is hashed, and what `from_fields` reads."""
-        values = dataclasses.asdict(self, dict_factory=_without_spellings)
+        values = dataclasses.asdict(self, dict_factory=_without_added)
         unused = [f.name for f in dataclasses.fields(self) if f.metadata and values[f.name] == f.default]
         fields = {name: value for name, value in values.items() if name not in unused}
         fields["target"] = self.target.fields

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data.cells import Cell, Cells, Mask, is_empty, number
+from consilience.data.dates import in_days
 from consilience.data.formats import read_table
 from consilience.data.reading import Reading
 from consilience.data.sites import Data
@@ -44,6 +45,7 @@ class Column:
         fill: What stands for a missing number, in this unit.
         unknown: Further texts that mean missing, such as 0; ? always does, unless it is a level.
         same: Pairs of a spelling and the level it means.
+        since: The day, as 2020-01-31, from which dates are counted; empty where there are no dates.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Column:
     fill: float = 0.0
     unknown: tuple[str, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
+    since: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -234,7 +237,8 @@ def inspect(
     if target is not None:
         agreed += target.as_columns()
     table = read_table(path, delimiter, fewest=1).spelt_as(column.name for column in agreed)
-    cells = table.columns
+    dated = {column.name: column.since for column in agreed if column.since}
+    cells = {name: in_days(own, dated[name]) if name in dated else own for name, own in table.columns.items()}
     problems = []
     missing = {}
     for column in agreed:

@@ -44,7 +44,7 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 # (value − centre) / spread. missing: refuse, mark (a number becomes `fill` and is marked in a column of its own, a
 # category is none of its levels), centre (a number becomes `centre`, unmarked) or impute (a number is drawn several
 # times at the site, for methods that send a Gaussian). unknown: further texts that mean missing, as ? does. same:
-# pairs of a spelling and the level it means.
+# pairs of a spelling and the level it means. since: the day from which the days of a column of dates are counted.
 [columns]
 {columns}
 
@@ -182,6 +182,8 @@ def _column_fields(c: Column) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": c.type}
     if c.type == "number":
         fields |= {"unit": c.unit, "range": c.range, "centre": c.centre, "spread": c.spread}
+        if c.since:
+            fields["since"] = c.since
     else:
         fields["levels"] = c.levels
     fields["missing"] = c.missing

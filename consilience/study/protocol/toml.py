@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from consilience.data.dates import NO_DAY, is_day
 from consilience.errors import InputError, unknown_name
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.target import Target
@@ -124,6 +125,10 @@ def check_column(column: Column) -> None:
         raise unknown_name(f"type of column '{name}'", column.type, ["number", "category"])
     if column.missing not in WAYS:
         raise unknown_name(f"way with missing values of '{name}'", column.missing, WAYS)
+    if column.since and not is_day(column.since):
+        raise InputError(NO_DAY.format(name=name))
+    if column.since and column.type == "category":
+        raise InputError(f"Column '{name}' is a category, and since is for dates, which become numbers: leave one out.")
     if column.type == "category" and column.missing == "impute":
         raise InputError(f"Column '{name}' is a category, and draws are for numbers: write missing = \"mark\".")
     if column.type == "category" and len(set(column.levels)) < 2:
