@@ -16,8 +16,9 @@ from consilience.methods.rules import Advice, Situation, advise, cautions, usual
 from consilience.methods.slopes import Slopes, differ_in_slopes
 
 KINDS = {"classification": "classes", "regression": "numbers"}
-SURE = 1e-3  # a difference between sites that chance makes less often is taken for one
-STRONG = 0.1  # Cramér's V, share of variance between sites, or size of what slopes differ by, from which it matters
+SURE = 1e-2  # a difference between sites that chance makes less often is taken for one
+STRONG = 0.07  # for classes, as Cramér's V: half of its square, in nats a row, is what own models could gain
+STRONG_SHARE = 0.1  # for numbers, of their variance: random Fourier features gain more than models of one's own below
 STRONG_COLUMN = 0.25  # share of a column's variance between sites
 
 
@@ -30,6 +31,8 @@ class Shift(NamedTuple):
         columns: The share of each column's variance that lies between sites; none for images.
         names: The columns' names, where they have some.
         slopes: In what the columns say of what is predicted.
+        both: In the outcome and the slopes together: each may be too small to be told from chance.
+        number: Whether numbers are predicted.
     """
 
     outcome: float
@@ -37,16 +40,33 @@ class Shift(NamedTuple):
     columns: tuple[float, ...]
     names: tuple[str, ...]
     slopes: Slopes = Slopes()
+    both: Slopes = Slopes()
+    number: bool = False
 
     @property
-    def slopes_matter(self) -> bool:
-        """Whether the sites differ in what the columns say of what is predicted, beyond chance."""
-        return self.slopes.chance < SURE and self.slopes.size >= STRONG
+    def differ(self) -> bool:
+        """Whether the sites differ in what is predicted, in what columns say of it, or in both together."""
+        return self.matters or self.slopes_matter or self.both_matter
 
     @property
     def matters(self) -> bool:
         """Whether the sites differ in what is predicted, beyond chance."""
-        return self.chance < SURE and self.outcome >= STRONG
+        size = math.sqrt(self.outcome) if self.number else self.outcome
+        return self._beyond(Slopes(size, self.chance))
+
+    @property
+    def slopes_matter(self) -> bool:
+        """Whether the sites differ in what the columns say of what is predicted, beyond chance."""
+        return self._beyond(self.slopes)
+
+    @property
+    def both_matter(self) -> bool:
+        """Whether outcome and slopes together differ beyond chance."""
+        return self._beyond(self.both)
+
+    def _beyond(self, found: Slopes) -> bool:
+        least = math.sqrt(STRONG_SHARE) if self.number else STRONG
+        return found.chance < SURE and found.size >= least
 
     @property
     def columns_matter(self) -> bool:
@@ -79,23 +99,45 @@ def shift_of(sites: Sites) -> Shift:
     elif not sites.outcome:
         share, chances = _between([data.y.double().reshape(-1, 1) for data in sites.train])
         outcome, chance = float(share[0]), float(chances[0])
-    slopes = Slopes()
+    slopes = both = Slopes()
     if columns and not sites.outcome:
         slopes = differ_in_slopes([data.x for data in sites.train], [data.y for data in sites.train], sites.classes)
-    return Shift(outcome, chance, columns, sites.feature_names or (), slopes)
+    if sites.classes == 2:
+        both = _together(sites, slopes)
+    elif not sites.classes:
+        both = Slopes(math.sqrt(outcome + slopes.size**2), min(1.0, 2 * min(chance, slopes.chance)))
+    return Shift(outcome, chance, columns, sites.feature_names or (), slopes, both, not sites.classes)
+
+
+def _counts(sites: Sites) -> Tensor:
+    """How often each site sees each class, without sites that have no rows and classes that nobody has."""
+    counts = torch.stack([data.y.long().bincount(minlength=sites.classes or 0) for data in sites.train]).double()
+    return counts[counts.sum(1) > 0][:, counts.sum(0) > 0]
 
 
 def _class_shift(sites: Sites) -> tuple[float, float]:
     """Cramér's V of sites and classes, and the p value of its χ² test."""
     from scipy.stats import chi2_contingency
 
-    counts = torch.stack([data.y.long().bincount(minlength=sites.classes or 0) for data in sites.train]).double()
-    counts = counts[counts.sum(1) > 0][:, counts.sum(0) > 0]
+    counts = _counts(sites)
     if min(counts.shape) < 2:
         return 0.0, 1.0
     found = chi2_contingency(counts.numpy(), correction=False)
     v = math.sqrt(found.statistic / (float(counts.sum()) * (min(counts.shape) - 1)))
     return v, float(found.pvalue)
+
+
+def _together(sites: Sites, slopes: Slopes) -> Slopes:
+    """The χ² of sites and two classes and that of slopes, summed: independent where the sites are alike."""
+    from scipy.stats import chi2, chi2_contingency
+
+    counts = _counts(sites)
+    if min(counts.shape) < 2:
+        return slopes
+    found = chi2_contingency(counts.numpy(), correction=False)
+    beyond = max(0.0, found.statistic - found.dof) / float(counts.sum())
+    q, free = float(found.statistic) + slopes.q, found.dof + slopes.free
+    return Slopes(math.sqrt(beyond + slopes.size**2), float(chi2.sf(q, free)), q, free)
 
 
 def _between(groups: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -156,7 +198,7 @@ def situation_of(
         network=network,
         images=images,
         natural=sites.split == "natural",
-        differ=found.matters or found.slopes_matter,
+        differ=found.differ,
         columns_differ=found.columns_matter,
         sites=len(sites),
         rows=sum(len(data.y) for data in sites.train),

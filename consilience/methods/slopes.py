@@ -30,10 +30,14 @@ class Slopes(NamedTuple):
     Attributes:
         size: √((Q - df) / n), to be read as Cramér's V; 0 where Q is below its degrees of freedom.
         chance: How often chance alone makes Q as large.
+        q: Q, a χ² where classes are predicted.
+        free: Its degrees of freedom.
     """
 
     size: float = 0.0
     chance: float = 1.0
+    q: float = 0.0
+    free: int = 0
 
 
 def differ_in_slopes(xs: Sequence[Tensor], ys: Sequence[Tensor], classes: int | None) -> Slopes:
@@ -144,4 +148,4 @@ def _inverse(matrix: Tensor) -> tuple[Tensor, int]:
 
 
 def _found(q: float, free: int, rows: int, chance: float) -> Slopes:
-    return Slopes(math.sqrt(max(0.0, (q - free) / rows)), chance)
+    return Slopes(math.sqrt(max(0.0, (q - free) / rows)), chance, q, free)

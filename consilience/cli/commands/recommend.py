@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consilience.data.sites import Sites
     from consilience.methods.rules import Advice
     from consilience.methods.situation import Shift
+    from consilience.methods.slopes import Slopes
 
 
 NOT_OF_RUN = ("secure", "one_round", "effects", "as_json")  # what is asked for here alone
@@ -106,6 +107,9 @@ def describe(sites: Sites, shift: Shift) -> list[str]:
         lines.append(_outcome("share of the target's variance between sites", shift))
     if shift.columns and not sites.outcome and len(sizes) > 1:
         lines.append(_slopes(shift))
+    if shift.both_matter and not shift.matters and not shift.slopes_matter:
+        evidence = f"as Cramér's V {shift.both.size:.2f}, p {_chance(shift.both)}"
+        lines.append(f"Each difference alone could be chance, the two together are none: {evidence}.")
     if shift.columns:
         between = f"{percent(max(shift.columns))} of its variance lies between sites"
         lines.append(f"The column that differs most is {shift.column}: {between}.")
@@ -113,18 +117,18 @@ def describe(sites: Sites, shift: Shift) -> list[str]:
 
 
 def _slopes(shift: Shift) -> str:
-    evidence = f"score test of slopes, as Cramér's V {shift.slopes.size:.2f}, p {_chance(shift)}"
+    evidence = f"score test of slopes, as Cramér's V {shift.slopes.size:.2f}, p {_chance(shift.slopes)}"
     if shift.slopes_matter:
         return f"The sites differ in what the columns say of it: {evidence}."
-    return f"The sites are alike in what the columns say of it: {evidence}."
+    return f"The sites are not seen to differ in what the columns say of it: {evidence}."
 
 
-def _chance(shift: Shift) -> str:
+def _chance(found: Slopes) -> str:
     from consilience.methods.situation import SURE
 
-    if shift.slopes.chance < SURE:
+    if found.chance < SURE:
         return f"< {SURE:g}"
-    return f"= {shift.slopes.chance:.2g}"
+    return f"= {found.chance:.2g}"
 
 
 def _outcome(measure: str, shift: Shift) -> str:
