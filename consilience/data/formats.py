@@ -266,7 +266,7 @@ def _import(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"This file needs {module}: pip install 'consilience[{extra}]'.") from None
+        raise InputError(f"This file needs {module}: run `pip install 'consilience[{extra}]'`.") from None
 
 
 def frame_of(frame: Any) -> Table:

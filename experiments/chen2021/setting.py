@@ -26,6 +26,7 @@ from consilience.inference import SWA, stepwise
 from consilience.inference.augmentation import CropAndFlip
 from consilience.key import Key
 from consilience.method import Bound, State, is_personal
+from consilience.method.declared import tempers
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.resnet import resnet
@@ -271,7 +272,7 @@ def score_result(result: Result, sites: co.Sites) -> dict[str, float | None]:
     assert labelled is not None
     each: list[dict[str, float]] = []
     for p in models(result):
-        t = temperature(p(labelled.x), labelled.y) if result.method.tempers else 1.0
+        t = temperature(p(labelled.x), labelled.y) if tempers(result.method) else 1.0
         plain = scores(p(rows.x), rows.y)
         cooled = scores(tempered(p(rows.x), t), rows.y)
         each.append(

@@ -82,7 +82,7 @@ def rows_of(size: Size) -> dict[str, Method]:
 
 def with_passes(method: Method, size: Size) -> Method:
     """A method whose clients pass over their rows as often as everybody's do."""
-    if not hasattr(method, "inference"):
+    if method.inference is None:
         return method
     return dataclasses.replace(method, inference=passes(method.inference, size))
 

@@ -22,6 +22,7 @@ from consilience.distributions.predictive import Categorical, Distribution, temp
 from consilience.distributions.prior import Flat, Isotropic
 from consilience.inference import Descent
 from consilience.method import is_personal
+from consilience.method.declared import tempers
 from consilience.metrics.calibration import ece, ece_debiased
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn_ozer
@@ -198,7 +199,7 @@ def _rows(row: str, result: Result) -> Values:
     if isinstance(posterior, Gaussian):
         metrics["spread"] = co.aggregation.spread(posterior)
         metrics["floored"] = float(getattr(state, "floored", 0))
-    if sites.calibration is None or not result.method.tempers:
+    if sites.calibration is None or not tempers(result.method):
         return {row: dict(metrics)}
     t = temperature(model(sites.calibration.x), sites.calibration.y)
     return {row: dict(metrics), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}

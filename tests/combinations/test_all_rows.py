@@ -189,7 +189,7 @@ def test_a_table_says_that_cells_filled_by_the_mean_bias_it(tmp_path: Path, miss
         lines = [f"{d},{a:.3f},{'yes' if y else 'no'}" for d, a, y in zip(cells, age, ill, strict=True)]
         (tmp_path / f"site{k}.csv").write_text("\n".join(["dose,age,ill", *lines]) + "\n")
     sites = co.from_csv(tmp_path / "site*.csv", target="ill", missing=missing)
-    method = co.GaussianProduct(inference=Laplace(Newton(), dense=True))
+    method = co.methods.GaussianProduct(inference=Laplace(Newton(), dense=True))
     task = co.classification(co.models.linear(sites.features, sites.classes))
     said = [note for note in co.run(method, task, sites).effects().notes if "biased" in note]
     assert len(said) == (missing == "mean")

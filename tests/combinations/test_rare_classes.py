@@ -26,7 +26,9 @@ def rare(seed: int = 0) -> tuple[co.Task, co.Sites]:
     return co.classification(co.models.linear(sites.features, sites.classes)), sites
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "hierarchical" else ()) for name in NAMES]
+)
 def test_scores_sets_and_parts_are_those_of_what_is_predicted(name: str) -> None:
     task, sites = rare()
     first, again, other = (

@@ -39,5 +39,6 @@ def test_the_draws_of_a_split_never_change() -> None:
         "SHIFT": 5,
         "INPUTS": 5,
         "CONFORMAL": 6,
+        "HOMES": 7,
     }
     assert [int(role) for role in (Role.TRAIN, Role.TEST, Role.VALIDATION)] == [0, 1, 2]

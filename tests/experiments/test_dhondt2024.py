@@ -60,6 +60,7 @@ def test_figures_run_and_are_drawn(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}-seed-0.svg").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load("dhondt2024/table1")

@@ -33,7 +33,14 @@ IMAGES = {
 DRAWN = ("hasan2023/figure31", "hasan2024/figures")  # from the trials of hasan2023/accuracy
 SMOKE = [name for name in names() if "smoke" in load(name).scales and name not in DRAWN]
 # Wide networks and many methods, of which shorter forms are below and in accuracy; table 3 is table 1 of more clients.
-DEAR = ("oneshot/table", "hasan2023/larger", "ozer2022/table3")
+DEAR = (
+    "oneshot/published",
+    "oneshot/table",
+    "hasan2023/larger",
+    "ozer2022/table1",
+    "ozer2022/table3",
+    "ozer2022/table5",
+)
 
 
 def drawn(name: str, data_dir: str | None = None) -> Dataset:
@@ -57,6 +64,7 @@ def test_every_row_is_filled(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     check_column(name, next(c for c in columns[::-1] if "natural" not in c), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_every_row_of_small_images_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = load("oneshot/table").columns

@@ -9,6 +9,7 @@ The interpreter itself reports what it opens for writing, renames, links, remove
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -57,22 +58,27 @@ def main() -> None:
         print(f"changes {counted()}", file=sys.stderr)
 
 
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["consilience.cli", "consilience.study.site", "torch"])
+
+
 def fork(folder: Path, when: str, words: list[str]) -> int:
-    """The same in a child of this process, which has torch loaded: its exit code, or minus the signal it died of."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.chdir(folder)
-            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 — until the child ends
-            sys.argv = ["killing.py", when, *words]
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """The same in a child of a process that loaded torch and runs nothing, so that no thread's lock is copied.
+
+    Returns its exit code, or minus the signal it died of.
+    """
+    child = SERVER.Process(target=_be, args=(folder, when, words))
+    child.start()
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def _be(folder: Path, when: str, words: list[str]) -> None:
+    os.chdir(folder)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 — until the child ends
+    sys.argv = ["killing.py", when, *words]
+    main()
 
 
 if __name__ == "__main__":

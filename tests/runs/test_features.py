@@ -12,6 +12,7 @@ from torch import nn
 
 import consilience as co
 from consilience import tree
+from consilience.method import OnFeatures
 from consilience.runs.features import features_from, learned_features
 from consilience.runs.recipe import Recipe
 
@@ -133,8 +134,8 @@ def test_a_recipe_without_features_is_written_as_before() -> None:
 
 
 def test_a_method_that_needs_fixed_features_gets_them() -> None:
-    class Head(co.methods.FedAvg):
-        heads = True
+    class Head(OnFeatures, co.methods.FedAvg):
+        own_prior = True
 
     digits = co.Problem("digits")
     assert digits.settle([Head()]).network == "linear on conv:512"

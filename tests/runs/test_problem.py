@@ -59,7 +59,7 @@ class Tempered:
 class Mine(co.methods.FedAvg):
     """A method of somebody's own."""
 
-    name = "mine"
+    about = dataclasses.replace(co.methods.FedAvg.about, name="mine")
 
 
 def halves(rows: Rows, sites: int, key: Key) -> Sequence[Tensor]:
