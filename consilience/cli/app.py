@@ -37,12 +37,12 @@ DRAWS = "Pool the draws of any Bayesian model: Stan, PyMC, NumPyro, brms."
 DATASETS = "List the data sets, or fetch one."
 STEPS = (  # of a study: at the coordinator and at a site
     *("new", "check", "keys", "sums", "scale", "join", "add", "show", "describe", "audit", "message", "fit", "pool"),
-    *("statistics", "choose", "calibrate", "evaluate", "leave", "drop", "unmask", "register", "ledger"),
+    *("draws", "statistics", "choose", "calibrate", "evaluate", "leave", "drop", "unmask", "register", "ledger"),
     *("deploy", "certs", "nodekey", "serve"),
     *("moments", "ask", "correct"),  # of draws, after pool
 )
-STUDY_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "study", "study_new")
-SITE_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "site")
+STUDY_FILES = ("calibrate", "deploy", "describe", "draws", "evaluate", "masking", "study", "study_new")
+SITE_FILES = ("calibrate", "deploy", "describe", "draws", "evaluate", "masking", "site")
 COMMANDS = {
     "demo": Command("Compare methods on five very different sites, in a minute.", ("runs",)),
     "recommend": Command("Say which method suits the data, and why.", ("recommend",)),

@@ -124,6 +124,21 @@ def overlap_alarms(factors: Factors, splits: bool) -> Iterator[Alarm]:
         yield Alarm("overlap", True, sentence, value)
 
 
+def sum_alarms(spread: float, freedom: int) -> Iterator[Alarm]:
+    """Look whether posteriors of which only sums are known can be of one parameter.
+
+    Args:
+        spread: Σ (μₖ − μ)ᵀ Λₖ (μₖ − μ): no larger than χ² where sites agree, as the prior is in all of them.
+        freedom: Its degrees of freedom.
+    """
+    from scipy.special import chdtrc
+
+    value = float(chdtrc(freedom, max(0.0, spread)))
+    if value < DIFFERENT:
+        sentence = f"The sites differ more than chance allows (p = {value:.1g}): let each look at its data."
+        yield Alarm("overlap", True, sentence, value)
+
+
 def knowledge_alarms(factors: Factors, labels: Sequence[str], worth: float) -> Iterator[Alarm]:
     """Look whether the sites know enough beyond the prior that is taken out.
 

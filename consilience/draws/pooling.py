@@ -27,10 +27,11 @@ from consilience.draws.alarms import (
     pool_alarms,
     shape_alarms,
     skewness,
+    sum_alarms,
 )
 from consilience.draws.convergence import effective
 from consilience.draws.moments import Moments
-from consilience.draws.priors import FLAT, Given, make_prior, prior_draws, supports
+from consilience.draws.priors import FLAT, Given, Prior, make_prior, prior_draws, supports
 from consilience.draws.reading import EXTRA, Draws, load_xarray, read
 from consilience.draws.rules import BY_MOMENTS, RULES, Factors, Made, hierarchical
 from consilience.draws.space import Space, shared_space
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 CHAINS = 4  # that pooled draws are dealt into, so that tools which compare chains have some
+UNSEEN = 1000.0  # effective draws that moments are taken to be of
 UNUSABLE = "Do not use this pool"
 
 
@@ -238,7 +240,7 @@ def gather(
             continue
         x = space.free(site.posterior, site.name)
         chains.append(x)
-        gaussians.append(_moments(site.name, x.flatten(0, 1), space))
+        gaussians.append(check_moments(site.name, x.flatten(0, 1), space))
     flat = [None if x is None else x.flatten(0, 1) for x in chains]
     made = make_prior(known, drawn, space, [x for x in flat if x is not None])
     return space, chains, Factors(tuple(s.name for s in heard), tuple(flat), tuple(gaussians), made, len(heard) - 1)
@@ -273,8 +275,12 @@ def _named(sites: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _moments(name: str, x: Tensor, space: Space) -> Dense:
-    """A site's mean and precision; its numbers may not be functions of each other."""
+def check_moments(name: str, x: Tensor, space: Space) -> Dense:
+    """Take a site's mean and precision of vectors [S, d].
+
+    Raises:
+        InputError: They are too few, do not vary, or follow from each other.
+    """
     if len(x) <= 2 * space.width:
         raise InputError(f"{name} sent {len(x)} draws of {space.width} numbers: send {10 * space.width} or more.")
     spread = x.std(0)
@@ -289,6 +295,38 @@ def _moments(name: str, x: Tensor, space: Space) -> Dense:
     return dense_moments(Samples({"u": x}))
 
 
+def pool_sum(
+    total: Dense, own: float, names: Sequence[str], space: Space, prior: Prior, draws: int = 4000, seed: int = 0
+) -> Pooled:
+    """Pool posteriors of which only the sum of precisions is known, as under masks: by the Gaussian rule.
+
+    Args:
+        total: Σ Λₖ, with the mean that Σ Λₖ μₖ gives.
+        own: Σ μₖᵀ Λₖ μₖ, which says whether the sites' posteriors can be of one parameter.
+        names: The sites.
+        space: Of the pooled parameters.
+        prior: What each site's posterior has in it.
+        draws: How many to make.
+        seed: Of the randomness.
+
+    Returns:
+        The pool; how each site's own posterior looks, nobody has seen.
+    """
+    count, key = len(names), Key(seed)
+    share = Dense(total.mean, total.precision / count)
+    factors = Factors(tuple(names), (None,) * count, (share,) * count, prior, count - 1)
+    chosen = Choice("gaussian", "precisions add up, and nothing else was sent")
+    made = RULES[chosen.rule](factors, draws - draws % CHAINS, key.fold(0))
+    found = dense_moments(Samples({"u": made.draws}))
+    spread = own - float(total.mean @ total.precision @ total.mean)
+    alarms = [
+        *sum_alarms(spread, (count - 1) * space.width),
+        *knowledge_alarms(factors, space.labels, UNSEEN),
+        *pool_alarms(factors, found, space.labels, None),
+    ]
+    return _finish(space, factors, chosen, made, alarms)
+
+
 def _look(space: Space, chains: Sequence[Tensor | None], factors: Factors, chosen: Choice, made: Made, key: Key) -> Any:
     """All alarms of a pool."""
     labels = space.labels
@@ -300,7 +338,7 @@ def _look(space: Space, chains: Sequence[Tensor | None], factors: Factors, chose
     yield from label_alarms(space, names, values)
     yield from overlap_alarms(factors, not multiplies)
     if multiplies:
-        worth = min((float(effective(x).min()) for x in values), default=1000.0)
+        worth = min((float(effective(x).min()) for x in values), default=UNSEEN)
         yield from knowledge_alarms(factors, labels, worth)
     yield from shape_alarms(factors, labels, chosen.rule not in BY_MOMENTS)
     found = dense_moments(Samples({"u": made.draws}))

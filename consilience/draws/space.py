@@ -215,7 +215,7 @@ def _parameter(
     """A parameter with its transform: declared, the prior's own, or inferred."""
     first = sites[0].posterior[name]
     dims = tuple(str(dim) for dim in first.dims if dim not in (CHAIN, DRAW))
-    coords = tuple(_labels(first, dim) for dim in dims)
+    coords = labels_of(first)
     draws = [values_of(site.posterior, name, site.name).flatten(0, 1) for site in sites]
     for site, x in zip(sites, draws, strict=True):
         if sites[0].posterior[name].dtype.kind in "iu" or torch.equal(x, x.round()):
@@ -240,8 +240,12 @@ def _parameter(
     return Parameter(name, dims, coords, transform, declared)
 
 
-def _labels(array: Any, dim: str) -> tuple[Any, ...]:
-    """The labels along a dimension, as plain values."""
+def labels_of(array: xarray.DataArray) -> tuple[tuple[Any, ...], ...]:
+    """Take the labels along each of a parameter's own dimensions, as plain values."""
+    return tuple(_labels(array, dim) for dim in array.dims if dim not in (CHAIN, DRAW))
+
+
+def _labels(array: Any, dim: Any) -> tuple[Any, ...]:
     if dim in array.coords:
         return tuple(value.item() if hasattr(value, "item") else value for value in array.coords[dim].values)
     return tuple(range(array.sizes[dim]))
@@ -255,5 +259,5 @@ def _is_shared(sites: Sequence[Draws], name: str) -> bool:
             return False
         array = site.posterior[name]
         dims = [str(dim) for dim in array.dims if dim not in (CHAIN, DRAW)]
-        forms.append([(dim, _labels(array, dim)) for dim in dims])
+        forms.append((dims, labels_of(array)))
     return all(form == forms[0] for form in forms)

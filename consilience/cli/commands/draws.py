@@ -1,4 +1,4 @@
-"""Commands that pool the draws of any Bayesian model: pool, moments, ask, correct."""
+"""Commands that pool the draws of any Bayesian model: pool, moments, ask, correct; and of studies, `draws`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilience.cli.app import draws_app
+from consilience.cli.app import draws_app, site_app, study_app
+from consilience.cli.commands.study import warn
 from consilience.cli.handed import columns as listing
-from consilience.cli.handed import say, write_files
+from consilience.cli.handed import say, site_home, write_files
 from consilience.cli.screen import out
+from consilience.cli.study_options import Files_ as Received_
+from consilience.cli.study_options import Key_, Ledger_, Replace_, SiteOut_, Study_, Table_
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,6 +151,59 @@ def correct(
     if isinstance(known, str) and known not in NAMED:
         known = read(known, "the prior")
     pooled = correct_draws(read(question, "the question"), [read(file) for file in answers], known, draws, seed)
+    _finish(pooled, out_, anyway, as_json)
+
+
+@site_app.command("draws")
+def site_draws(
+    study_file: Study_,
+    table: Table_,
+    file: Annotated[
+        str, typer.Argument(metavar="DRAWS", help="Of your own model of these rows: .nc, .zarr, or CmdStan's .csv.")
+    ],
+    out_: SiteOut_ = None,
+    key: Key_ = None,
+    ledger: Ledger_ = None,
+    replace: Replace_ = False,
+) -> None:
+    """Write the posterior of this site's own model, as the study agreed on it. One leaves, once."""
+    from consilience.study.posteriors import OwnPosterior
+    from consilience.study.protocol.members import read
+    from consilience.study.protocol.posteriors import describe_posteriors
+
+    study = read(study_file)
+    question = OwnPosterior(study, file, replace)
+    home = site_home(study, key)
+    opened = home.open(table, ledger, keep=write_files)
+    path = out_ or Path(f"{home.member.name}.posterior")
+    write_files(path, opened.site.answer(question).content, "For the coordinator")
+    say(describe_posteriors(study.agreement))
+    say("That the draws are of this table's rows, nobody can check but you.", "yellow")
+    say(f"`consilience site show {path}` shows everything that leaves.")
+
+
+@study_app.command("draws")
+def study_draws(
+    study_file: Study_,
+    files: Received_,
+    draws: Count_ = 4000,
+    seed: Seed_ = 0,
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="Where the pool is written, as .nc.")] = None,
+    anyway: Anyway_ = False,
+    as_json: Json_ = False,
+) -> None:
+    """Pool the posteriors of the sites' own models into one, and say whether to believe it."""
+    from consilience.report.schema.wording import percent
+    from consilience.study.posteriors import pool_posteriors
+    from consilience.study.protocol.members import read
+
+    study = read(study_file)
+    pooled, shares, refused = pool_posteriors(study, files, draws, seed)
+    warn(refused)
+    most = study.agreement.most_influence
+    for name, share in shares.items():
+        if share > most and not as_json:
+            say(f"{name} has {percent(share)} of what is known, and the study agreed on {percent(most)}.", "yellow")
     _finish(pooled, out_, anyway, as_json)
 
 

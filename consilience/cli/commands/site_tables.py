@@ -55,6 +55,7 @@ def show_rehearsal(agreement: Agreement) -> None:
     """Show what would leave, from a rehearsal on invented rows: once, where every round sends the same."""
     from consilience.study.protocol.calibration import describe_evaluation
     from consilience.study.protocol.guarantees import describe_counts
+    from consilience.study.protocol.posteriors import describe_posteriors
     from consilience.study.protocol.promise import describe_promise
     from consilience.study.protocol.rehearsal import rehearse
 
@@ -76,6 +77,8 @@ def show_rehearsal(agreement: Agreement) -> None:
         say(describe_counts(agreement))
     if describe_evaluation(agreement):
         say(describe_evaluation(agreement))
+    if describe_posteriors(agreement):
+        say(describe_posteriors(agreement))
     if agreement.privacy is not None:
         say(privacy_note(describe_promise(agreement)))
 

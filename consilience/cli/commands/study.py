@@ -47,6 +47,8 @@ def show(study_file: Study_) -> None:
 
 def _show_agreement(agreement: Agreement) -> None:
     """Say what a study predicts, how, what leaves a site and what comes back."""
+    from consilience.study.protocol.posteriors import describe_posteriors
+
     target = agreement.target
     kind = f"a number ({target.unit})"
     if target.classes:
@@ -66,6 +68,8 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"A site sends: {agreement.build_method().about.sends} ({leaves}).")
     if agreement.secure:
         say("Sites mask what they send: the coordinator sees the sum over all sites, and no site's own.")
+    if describe_posteriors(agreement):
+        say(describe_posteriors(agreement))
     say(f"Sites get back: {agreement.hand_out}.")
     say("Rules of disclosure:")
     for rule in agreement.disclosure.listed():

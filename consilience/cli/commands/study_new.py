@@ -83,6 +83,15 @@ def new(
     evaluation: Annotated[
         bool, typer.Option("--evaluation", help="Sites may send a model's calibration on their test rows.")
     ] = False,
+    posterior: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A parameter of the sites' own models, whose draws leave: 'beta\\[2] ~ normal(0, 2.5)'. Repeated."
+        ),
+    ] = None,
+    posterior_as: Annotated[
+        str | None, typer.Option(help="What leaves of them: draws, or moments: mean and covariance.")
+    ] = None,
     privacy: PrivacyOptions,
     patient: Annotated[
         str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
@@ -131,6 +140,8 @@ def new(
         guarantee=guarantee,
         grid=_grid(privacy.epsilon, level),
         evaluation=evaluation,
+        posteriors=tuple(posterior or ()),
+        posteriors_as=_posteriors_as(posterior, posterior_as, secure),
     )
     draft.check()
     key = new_key(path.with_suffix(".key"))
@@ -172,6 +183,15 @@ def _say_guesses(like: Path | None, dictionary: Path | None, target: Target, col
     unitless = [column.name for column in columns if column.type == "number" and not column.unit]
     if unitless and (like or dictionary):
         say(f"No unit is agreed on for {', '.join(unitless)}: write it in, so that all sites mean the same.", "yellow")
+
+
+def _posteriors_as(posterior: list[str] | None, wanted: str | None, secure: bool) -> str:
+    """What leaves of posteriors; draws do not add up under masks."""
+    if wanted is not None and not posterior:
+        raise InputError("--posterior-as is about parameters that nobody named: give --posterior too.")
+    if wanted is None:
+        return "moments" if secure and posterior else "draws"
+    return wanted
 
 
 def _grid(epsilon: float | None, level: float) -> int:

@@ -30,6 +30,7 @@ from consilience.serialisation.settings import check_settings, configure
 from consilience.study.protocol.calibration import check_evaluation
 from consilience.study.protocol.columns import Column, imputed_marks
 from consilience.study.protocol.guarantees import check_guarantees
+from consilience.study.protocol.posteriors import check_posteriors
 from consilience.study.protocol.promise import bounded_if_private, check_promise, promise_of, promise_settings
 from consilience.study.protocol.secure import check_secure
 from consilience.study.protocol.target import Target
@@ -113,6 +114,11 @@ class Agreement:
         imputations: How many times a site draws its gaps, where a column says so.
         patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
         evaluation: Whether a site may send a model's calibration on its test rows, in merged counts.
+        posteriors: Parameters of the sites' own models that are pooled, each with the prior that all use.
+        posteriors_as: What leaves of them: `draws`, or `moments`, which are mean and covariance.
+        posterior_draws: How many draws leave.
+        rows_per_number: Rows that a site needs for each number whose posterior leaves.
+        pool_by: The rule, or `auto`.
         roles: What decides which rows train, choose, test and calibrate: `content`, of each row by itself; `place`, its
             rank in the table, as it was before there was a choice, wherever nothing is promised.
     """
@@ -172,6 +178,13 @@ class Agreement:
         "leaving",
         "sites may also send a model's calibration on their test rows: no count below `smallest`",
     )
+    posteriors: tuple[str, ...] = optional(
+        (), "posteriors", "of the sites' own models: parameters that are pooled, with the prior that all of them use"
+    )
+    posteriors_as: str = optional("draws", "posteriors", "what leaves: draws, or moments (mean and covariance)")
+    posterior_draws: int = optional(1000, "posteriors", "how many draws leave")
+    rows_per_number: int = optional(10, "posteriors", "rows that a site needs for each number whose posterior leaves")
+    pool_by: str = optional("auto", "posteriors", "the rule, as `consilience draws pool --rule` has it")
     roles: str = optional("place", "rows", "content: a row's role follows from the row and the seed, from no other row")
 
     @property
@@ -329,6 +342,7 @@ class Agreement:
         self._check_disclosure()
         check_guarantees(self)
         check_evaluation(self)
+        check_posteriors(self)
         if self.secure:
             check_secure(self, method)
         self.target.check()
