@@ -123,11 +123,10 @@ def _read_files(xarray: Any, source: str) -> tuple[dict[str, Any], str]:
 
 def _read_groups(xarray: Any, path: Path, engine: str) -> dict[str, Any]:
     """The groups of a netCDF file or a zarr store that matter here."""
-    module = {"zarr": "zarr", "h5netcdf": "h5netcdf"}[engine]
     try:
-        __import__(module)
+        __import__(engine)
     except ImportError:
-        raise InputError(f"{path} needs {module}: pip install {module}.") from None
+        raise InputError({"zarr": f"{path} needs zarr: pip install zarr."}.get(engine, EXTRA)) from None
     groups = {}
     for name in ("posterior", "prior", "log_prior", "log_likelihood", "sample_stats"):
         try:

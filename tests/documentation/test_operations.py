@@ -140,7 +140,7 @@ OTHERS = {
     "wandb",
     "tensorboard",
     "{name}",
-    "{module}",
+    "zarr",
 }  # what no extra of ours brings
 
 
