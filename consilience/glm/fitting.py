@@ -13,10 +13,14 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from consilience.distributions.likelihood import LOG_NOISE
+from consilience.distributions.likelihood import LOG_NOISE, Heteroscedastic
 from consilience.distributions.posterior import Point
 from consilience.distributions.predictive import Distribution, maximise
-from consilience.glm.sums import Sums
+from consilience.errors import InputError
+from consilience.glm.problem import classes_of
+from consilience.glm.sums import Sums, check_memory
+from consilience.models.maps import feature_map, last_layer
+from consilience.task import Task
 from consilience.tree import Params
 
 LEAST = 1e-10  # λ/n: a prior that says nothing
@@ -162,3 +166,17 @@ def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str,
     if not ends:
         return {}
     return {"at_end_of_range": ends}
+
+
+def check_problem(task: Task, head: Head) -> None:
+    """Refuse a task that a head cannot be fitted to.
+
+    Raises:
+        InputError: The model is not one linear layer on fixed features, the head is for other targets, or too large.
+    """
+    feature_map(task.model)
+    classes = classes_of(task)
+    kind = "regression" if classes is None else "classification"
+    if kind not in head.tasks or isinstance(task.likelihood, Heteroscedastic):
+        raise InputError(f"The head {type(head).__name__} is for {head.tasks[0]}: these rows are another problem.")
+    check_memory(last_layer(task.model).in_features, classes or 1, head.by_class)

@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -48,11 +49,12 @@ from torch import Tensor
 from consilience.data.sites import Data
 from consilience.distributions.predictive import Distribution, log_prob, tempered
 from consilience.errors import InputError
+from consilience.glm.fitting import Head
 from consilience.glm.heads import OneHot, Ridge
-from consilience.glm.problem import classes_of
+from consilience.glm.problem import check_bounded, classes_of
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import in_chunks, square_matrix, summarise
-from consilience.messages import Received, payloads
+from consilience.messages import Received, Server, payloads
 from consilience.models.maps import last_layer
 from consilience.privacy.dp.mechanisms import Clipped, Privacy, Released, add_released
 from consilience.task import Task
@@ -401,3 +403,26 @@ def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part:
     total = add_released(payloads(replies))
     privacy.check_shares(total)
     return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))
+
+
+def check_private_problem(
+    task: Task, privacy: Privacy, server: Server, head: Head | None, share: float | None, wire: str
+) -> None:
+    """Refuse what has no private form.
+
+    Args:
+        server: What the server sees.
+        head: The head that was asked for.
+        share: The prior's weight that was asked for.
+        wire: The precision that was asked for.
+
+    Raises:
+        InputError: Features are not clipped, or a setting means nothing under noise.
+    """
+    privacy.check(server.clients)
+    check_bounded(task)
+    if not isinstance(head, (Ridge, OneHot, NoneType)) or share is not None or wire != "float64":
+        raise InputError(
+            "Under noise the head is Ridge or OneHot, the prior's weight is estimated and sums are whole multiples of "
+            "a step: leave head, share and wire as they are."
+        )

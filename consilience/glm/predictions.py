@@ -72,6 +72,13 @@ def predict_head(task: Task, head: Head | Noisy, fit: Spectrum | Classes) -> Pre
     return lambda x: remember(lambda: predict(x), predict_head, head, task.model, *tree.leaves(fit), x)
 
 
+def predict_with(task: Task, head: Head | Noisy, fit: Spectrum | Classes | tuple[()], start: Posterior) -> Predictive:
+    """Predict with a head that was fitted to sums; with the weights it started from before any round."""
+    if isinstance(fit, tuple) and not fit:
+        return task.predictive(start)
+    return predict_head(task, head, fit)
+
+
 def _members_of(posterior: Posterior, task: Task) -> list[Params]:
     """Sets of weights that stand for a posterior; draws from a Gaussian with their reflections at its mean."""
     if not isinstance(posterior, Dense):

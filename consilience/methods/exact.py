@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from consilience.aggregation.summands import Summation, Total
-from consilience.distributions.likelihood import Heteroscedastic
 from consilience.distributions.posterior import Point
 from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
-from consilience.glm.fitting import SHARES, Head, as_point, at_an_end, fit, least_share
+from consilience.glm.fitting import SHARES, Head, as_point, at_an_end, check_problem, fit, least_share
 from consilience.glm.heads import Classes, OneHot, Ridge
-from consilience.glm.noisy import Noisy, fit_replies, sum_bounded
-from consilience.glm.predictions import predict_head
-from consilience.glm.problem import check_bounded, classes_of, warn_of_few_rows
+from consilience.glm.noisy import Noisy, check_private_problem, fit_replies, sum_bounded
+from consilience.glm.predictions import predict_with
+from consilience.glm.problem import classes_of, warn_of_few_rows
 from consilience.glm.spectrum import Spectrum
-from consilience.glm.sums import Sums, add, check_memory, compress, doubt, sum_rows
+from consilience.glm.sums import Sums, add, compress, doubt, sum_rows
 from consilience.messages import Client, Received, Reply, Server, payloads
 from consilience.method import (
     ONE_SHOT,
@@ -40,7 +38,7 @@ from consilience.method import (
     keep_fields,
 )
 from consilience.method.settings import added
-from consilience.models.maps import feature_map, last_layer
+from consilience.models.maps import feature_map
 from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.task import Task
 from consilience.tree import Tree
@@ -139,8 +137,8 @@ class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable
 
     def predictive(self, task: Task, state: ExactState) -> Predictive:
         if self.privacy is not None:
-            return predict_with(task, self.noisy_head(task), state)
-        return predict_with(task, self.chosen_head(task), state)
+            return predict_with(task, self.noisy_head(task), state.fit, state.posterior)
+        return predict_with(task, self.chosen_head(task), state.fit, state.posterior)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
         penalty = math.nan
@@ -187,55 +185,3 @@ class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable
         if classes_of(task) is None:
             return Noisy(Ridge(), self.privacy)
         return Noisy(OneHot(floor=False, rates=False), self.privacy)  # class shares are not released
-
-
-def check_problem(task: Task, head: Head) -> None:
-    """Refuse a task that a head cannot be fitted to.
-
-    Raises:
-        InputError: The model is not one linear layer on fixed features, the head is for other targets, or too large.
-    """
-    feature_map(task.model)
-    classes = classes_of(task)
-    kind = "regression" if classes is None else "classification"
-    if kind not in head.tasks or isinstance(task.likelihood, Heteroscedastic):
-        raise InputError(f"The head {type(head).__name__} is for {head.tasks[0]}: these rows are another problem.")
-    check_memory(last_layer(task.model).in_features, classes or 1, head.by_class)
-
-
-def check_private_problem(
-    task: Task, privacy: Privacy, server: Server, head: Head | None, share: float | None, wire: str
-) -> None:
-    """Refuse what has no private form.
-
-    Args:
-        server: What the server sees.
-        head: The head that was asked for.
-        share: The prior's weight that was asked for.
-        wire: The precision that was asked for.
-
-    Raises:
-        InputError: Features are not clipped, or a setting means nothing under noise.
-    """
-    privacy.check(server.clients)
-    check_bounded(task)
-    if not isinstance(head, (Ridge, OneHot, NoneType)) or share is not None or wire != "float64":
-        raise InputError(
-            "Under noise the head is Ridge or OneHot, the prior's weight is estimated and sums are whole multiples of "
-            "a step: leave head, share and wire as they are."
-        )
-
-
-def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictive:
-    """Predict from a state.
-
-    Args:
-        head: The head that was fitted.
-        state: The server's state; before any round, a random layer predicts.
-
-    Returns:
-        The model, in chunks of rows.
-    """
-    if not isinstance(state.fit, (Spectrum, Classes)):
-        return task.predictive(state.posterior)
-    return predict_head(task, head, state.fit)

@@ -12,9 +12,20 @@ from torch import Tensor
 from consilience.aggregation.summands import Summation
 from consilience.distributions.predictive import Predictive, log_prob, tempered
 from consilience.errors import InputError
-from consilience.glm.fitting import SHARES, TEMPERATURES, Head, as_point, at_an_end, fit, least_share, prepared
+from consilience.glm.fitting import (
+    SHARES,
+    TEMPERATURES,
+    Head,
+    as_point,
+    at_an_end,
+    check_problem,
+    fit,
+    least_share,
+    prepared,
+)
 from consilience.glm.heads import Classes, Discriminant, OneHot, Ridge
 from consilience.glm.noisy import LOG_TEMPERATURES, choose_temperature, fit_replies, sum_scores
+from consilience.glm.predictions import predict_with
 from consilience.glm.problem import classes_of, warn_of_few_rows
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import Sums, in_chunks, whole_gram
@@ -32,12 +43,7 @@ from consilience.method import (
     Validated,
 )
 from consilience.method.settings import added
-from consilience.methods.exact import (
-    ExactPooling,
-    ExactState,
-    check_problem,
-    predict_with,
-)
+from consilience.methods.exact import ExactPooling, ExactState
 from consilience.models.maps import feature_map
 from consilience.privacy.dp.mechanisms import Privacy, Released, add_released
 from consilience.privacy.entropy import Source
@@ -142,7 +148,7 @@ class ExactTuned(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed
         index, _, temperature = torch.as_tensor(state.chosen).tolist()
         model = self.pool(task).predictive(task, state)
         if self.privacy is None:
-            model = predict_with(task, self.chosen_heads(task)[int(index)], state)
+            model = predict_with(task, self.chosen_heads(task)[int(index)], state.fit, state.posterior)
         return lambda x: tempered(model(x), temperature)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:

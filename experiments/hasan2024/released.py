@@ -26,6 +26,7 @@ from torch import Tensor
 
 import consilience as co
 from consilience import tree
+from consilience.aggregation.interpolation import descend_to_beta
 from consilience.benchmark.reproduce import Experiment, Values, module
 from consilience.data import Data, datasets
 from consilience.data.splits.labels import iid, sorted_feature
@@ -40,7 +41,6 @@ from consilience.inference.kernels import At, Optimise
 from consilience.inference.schedules import constant, cosine
 from consilience.key import Key
 from consilience.messages import Client, Reply
-from consilience.methods.beta import descend_to_beta
 from consilience.runs.result import Result
 from consilience.tree import Params, Tree
 

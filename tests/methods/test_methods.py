@@ -10,6 +10,7 @@ import torch
 
 import consilience as co
 from consilience import tree
+from consilience.aggregation.interpolation import choose_beta, step_beta
 from consilience.data.sites import Data
 from consilience.distributions.posterior import Point
 from consilience.distributions.predictive import Categorical, geometric, score, temperature, tempered
@@ -19,7 +20,6 @@ from consilience.inference.gradient import full_gradient
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server
 from consilience.method import About, State
-from consilience.methods.beta import choose_beta, step_beta
 from consilience.methods.fedpa import Recent, remember
 from consilience.methods.scaffold import Controlled
 from consilience.runs.engines import Sequential, Turn

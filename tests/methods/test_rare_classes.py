@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 
+from consilience.aggregation.interpolation import choose_beta
 from consilience.distributions.predictive import (
     Categorical,
     geometric,
@@ -18,7 +19,6 @@ from consilience.distributions.predictive import (
     temperature,
     tempered,
 )
-from consilience.methods.beta import choose_beta
 
 REPEATS = 40
 
