@@ -49,6 +49,7 @@ class Loop:
         participation: Who is asked and lost.
         folding: Replies become one as they arrive, and are not kept.
         threads: Torch's.
+        matmul: How matrices are multiplied; None: as the processor does best.
         device: Where tensors lie while the run computes.
         store: The run's folder, if it has one.
         score: Scores a state, with what clients kept, for the history; None: nobody can.
@@ -72,6 +73,7 @@ class Loop:
     participation: Participation = Participation()
     folding: bool = False
     threads: int = 1
+    matmul: str | None = None
     device: torch.device = CPU
     store: Store | None = None
     score: Callable[[Tree, dict[int, Tree]], dict[str, float]] | None = None
@@ -97,7 +99,8 @@ class Loop:
         self.write_unfinished()
         if self.store is not None and checkpoint.rounds:
             self.store.write_history(checkpoint)
-        with closing(self.engine), using_threads(self.threads), warnings.catch_warnings(record=True) as caught:
+        threads = using_threads(self.threads, self.matmul)
+        with closing(self.engine), threads, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for t in track(range(checkpoint.rounds, self.rounds), "round"):
                 checkpoint, replies = self.play(t, checkpoint, gathering, caught)
@@ -230,7 +233,7 @@ class Loop:
         Returns:
             What run.json holds.
         """
-        with using_threads(self.threads), warnings.catch_warnings(record=True) as caught:
+        with using_threads(self.threads, self.matmul), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             evaluation = {} if evaluate is None else evaluate(checkpoint.state, checkpoint.memories)
         report = {

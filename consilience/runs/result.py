@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # no part of the reference
     P = ParamSpec("P")
     T = TypeVar("T")
 # what stays true of a run however its replies are pooled
-OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
+OF_THE_RUN = {"consilience", "format", "model", "compiled", "matmul", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
 INFLUENCE = 64  # rows on which models with and without a site are compared
 

@@ -30,6 +30,7 @@ from consilience.runs.effects import Fit, effects_report
 from consilience.runs.engines import Engine, choose_engine, threads_for
 from consilience.runs.engines import engine as named_engine
 from consilience.runs.engines import participation as part
+from consilience.runs.engines.arithmetic import check_matmul, choose_matmul, resumed_matmul
 from consilience.runs.engines.exchange import Prepares
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.round import server_view
@@ -63,6 +64,9 @@ class Compute:
         device: Where sites and server compute; what is kept, scored and given back lies on the processor.
         workers: For comparisons, how many seeds run at a time, each in a process of its own with its part of the
             cores. With several, a script calls `compare` below `if __name__ == "__main__":`.
+        matmul: "medium" multiplies float32 by oneDNN, "highest" by torch's usual library; "auto" takes oneDNN on
+            processors where it is faster and keeps the digits. None: what CONSILIENCE_MATMUL says, else "auto", and as
+            before after a resume.
     """
 
     engine: str | EngineFactory = "auto"
@@ -70,6 +74,7 @@ class Compute:
     compiled: bool | None = None
     device: str = "cpu"
     workers: int = 1
+    matmul: str | None = None
 
 
 @locking("out")
@@ -185,6 +190,7 @@ def run(
         participation=cohort,
         folding=keep_replies == "none" and folds(method),
         threads=place.threads,
+        matmul=place.matmul,
         device=place.device,
         store=store,
         score=scorer.history if scored and sites.holds_out else None,
@@ -281,6 +287,7 @@ class _Place(NamedTuple):
     engine: Engine
     compiled: bool
     threads: int
+    matmul: str
 
 
 def _place(compute: Compute, method: Method, task: Task, sites: Sites, rounds: int, store: Store | None) -> _Place:
@@ -290,7 +297,18 @@ def _place(compute: Compute, method: Method, task: Task, sites: Sites, rounds: i
     placed_task, placed_sites = place_on(task, sites, device)
     name, engine = _engine(compute.engine, task, sites, placed_sites)
     compiled = _prepare(engine, store, compute.compiled, method, task, rounds)
-    return _Place(device, placed_task, placed_sites, name, engine, compiled, compute.threads or threads_for(task))
+    threads = compute.threads or threads_for(task)
+    return _Place(device, placed_task, placed_sites, name, engine, compiled, threads, _matmul(compute, device, store))
+
+
+def _matmul(compute: Compute, device: torch.device, store: Store | None) -> str:
+    """How matrices are multiplied; on other devices than the processor as torch does."""
+    check_matmul(compute.matmul, device.type)
+    if device.type != "cpu":
+        return torch.get_float32_matmul_precision()
+    if store is not None and (store.folder / "run.json").exists():
+        return resumed_matmul(compute.matmul, store.read_json().get("matmul"))
+    return choose_matmul(compute.matmul)
 
 
 def _header(
@@ -302,6 +320,7 @@ def _header(
         "format": FORMAT,
         **facts(method, task, sites, rounds, seed, place.engine_name, place.threads),
         "compiled": place.compiled,
+        "matmul": place.matmul,
         "device": device,
     }
 

@@ -96,7 +96,8 @@ def test_the_same_run_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
         reports = [json.loads((at / "run.json").read_text()) for at in (made, old)]
         if "effects" in reports[0]:  # which were of the rows that predict
             reports[0]["effects"] = run_effects(result.fit).to_json()
-        same(*({name: value for name, value in report.items() if name != "files"} for report in reports), TRAINED)
+        new = {"files", "matmul"}  # the digests of files; and how matrices were multiplied, which nobody said then
+        same(*({name: value for name, value in report.items() if name not in new} for report in reports), TRAINED)
     if is_portable(name):
         for file in files:
             if file.suffix == ".safetensors":

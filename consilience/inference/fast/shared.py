@@ -66,7 +66,7 @@ class SharedTraining:
         """
         held: list[Any] = []
         try:
-            key = (torch.get_num_threads(), _fingerprint(made_from, held))
+            key = (torch.get_num_threads(), torch.get_float32_matmul_precision(), _fingerprint(made_from, held))
         except _NotComparable:
             return value()
         kept = self._kept.get(key)

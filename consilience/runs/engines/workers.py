@@ -19,6 +19,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from consilience.runs.engines.arithmetic import choose_matmul, multiplying
 from consilience.task import Task
 
 T = TypeVar("T")
@@ -179,11 +180,12 @@ def threads_for(task: Task) -> int:
 
 
 @contextmanager
-def using_threads(count: int) -> Iterator[None]:
-    """Compute with a number of BLAS threads in the block, and as before after it."""
+def using_threads(count: int, matmul: str | None = None) -> Iterator[None]:
+    """Compute with a number of BLAS threads and a way to multiply matrices in the block, and as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with multiplying(choose_matmul(matmul)):
+            yield
     finally:
         torch.set_num_threads(before)

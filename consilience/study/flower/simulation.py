@@ -125,7 +125,7 @@ class FlowerSimulation:
         except Exception as error:  # of no kind of its own; Ray gives its processes half a minute
             ray.shutdown()
             raise InputError(f"Ray did not start: {error} Run the same again when the machine is less busy.") from error
-        common = ray.put((method, task))
+        common = ray.put((method, task, torch.get_float32_matmul_precision()))
         rows = [ray.put([t.numpy() for t in d]) for d in self.data]
         app = client_app(lambda context: _site(int(context.node_config["partition-id"]), common, rows))
         grids: queue.Queue[Any] = queue.Queue()
@@ -197,8 +197,9 @@ def _common(reference: Any) -> tuple[Method, Task]:
     import ray
 
     torch.set_num_threads(1)
-    common: tuple[Method, Task] = ray.get(reference)
-    return common
+    method, task, matmul = ray.get(reference)
+    torch.set_float32_matmul_precision(matmul)  # as in the process that asks
+    return method, task
 
 
 def _tensor(array: numpy.ndarray[Any, Any]) -> torch.Tensor:

@@ -26,6 +26,7 @@ from consilience.key import Stream
 from consilience.messages import Reply
 from consilience.method import Method
 from consilience.runs.engines import threads_for
+from consilience.runs.engines.arithmetic import choose_matmul
 from consilience.runs.engines.exchange import Turn
 from consilience.serialisation.codec import kept_types_of
 from consilience.serialisation.signature import sign, verifies
@@ -201,6 +202,7 @@ def serve(
     pinned = pin(agreement)
     respond = responder(site, folder, say)
     torch.set_num_threads(threads_for(site.task))
+    torch.set_float32_matmul_precision(choose_matmul())  # in a process of its own, to its end
     say(f"{site.name} waits for {server}. End with Ctrl-C.")
     while not until():
         runtime = Runtime(f"127.0.0.1:{free_port()}", new_secret(folder / "runtime.secret"))
