@@ -53,7 +53,7 @@ def test_a_command_says_and_writes_what_it_did(
     if scene["folder"] == ".":
         root.mkdir()
         for place in (BEFORE / "hospitals", HOUSE / "clinics", HOUSE / "typed"):
-            if any(place.name in word for word in scene["words"]):
+            if any(place.name in word or "typed/" in word for word in scene["words"]):  # whose runs read hospitals
                 shutil.copytree(place, root / place.name)
     else:
         shutil.copytree(HOUSE / scene["folder"], root)
@@ -68,7 +68,7 @@ def test_a_command_says_and_writes_what_it_did(
     code, out, err = invoke(*scene["words"])
 
     assert code == scene["code"], err
-    before = re.sub(r"(?m)^(ECE +[\d.]+ %) +[\d.–]+$", r"\1", "\n".join(scene["out"]))  # none since
+    before = re.sub(r"(?m)^(ECE [\d. %]*%)[\n ]+[\d.– ]+$", r"\1", masked("\n".join(scene["out"])))  # no interval since
     out = re.sub(r"(?m)^The sites .* in what the columns say of it: .*\n", "", out)  # not tested then
     out = out.replace("Effects on the hazard of the event, time '", "Effects on '")  # named so since
     same_text(masked(out), before, TRAINED, "what it printed")
@@ -83,6 +83,8 @@ def same_content(found: Path, before: Path) -> None:
         content, old = (json.loads(path.read_text(encoding="utf-8")) for path in (found, before))
         if ((content.get("effects") or {}).get("fitted") or {}).get("predicting"):  # of all rows, which they were not
             del content["effects"], old["effects"]
+        for about in (content, old):
+            about["files"] = [*about.get("files", [])]  # their hashes turn on the last digit of a number
         same(content, old, TRAINED)
     elif before.suffix in (".csv", ".toml"):
         same_text(*(path.read_text(encoding="utf-8") for path in (found, before)), TRAINED, before.name)

@@ -46,7 +46,8 @@ VARYING = {
     "version",
     "checksum",
     "signature",
-}  # when, by what; signed numbers
+    "spread",
+}  # when, by what; signed numbers; what replies say since of the noise of their rows
 
 
 def kept(*path: str) -> Any:
