@@ -176,6 +176,20 @@ def test_the_tables_of_femnist_are_those_of_their_results(name: str) -> None:
         assert f"<!-- {mark}: summary.py -->\n{text}\n<!-- end -->" in page
 
 
+def test_runs_that_tables_share_are_the_same_where_both_have_them() -> None:
+    """Controls learn no pseudo-rows, so where these begin is nothing to them; Table 8's 62 rows are Table 9's."""
+    summary = module("dhondt2024/summary")
+    tables = {name: summary.stored_results(name)["evening"]["per_seed"] for name in ("table8", "table9")}
+    nine, eight = tables["table9"], tables["table8"]
+
+    pairs = [(nine[a][row], nine[b][row]) for a, b in summary.SAME.items() for row in (summary.REAL, summary.ALL)]
+    pairs += [(eight[summary.SIZE_OF_TABLE_9][row], nine["30 writers"][row]) for row in nine["30 writers"]]
+    pairs += [(eight[size][summary.ALL], nine["30 writers"][summary.ALL]) for size in eight]
+    for one, other in pairs:
+        assert one["nll"][0] == pytest.approx(other["nll"][0], rel=1e-3)
+        assert one["accuracy"][0] == pytest.approx(other["accuracy"][0], abs=1e-3)
+
+
 def test_cells_with_more_seeds_are_kept_when_a_folder_has_fewer() -> None:
     def cell(row: str, nll: float, seeds: int) -> dict[str, Any]:
         return {"column": "30 writers", "row": row, "scores": {"nll": nll}, "seeds": seeds}
