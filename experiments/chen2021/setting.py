@@ -1,8 +1,9 @@
 """What the tables of Chen and Chao 2021 share: data, networks, training, and how a row is scored.
 
-A column is a split and a network, `step:convnet`. A row is a function from a `Job` to results. Every row has its
-weight decay chosen in {1e-3, 1e-4} on validation rows in a third of the rounds, where the scale says so; NLL, Brier and
-a temperature from 30 labelled rows, none of which the paper has, stand beside the accuracy.
+A column is a split and a network, `step:convnet`, and a reading of the release where a table has some. A row is a
+function from a `Job` to results. Every row has its weight decay chosen in {1e-3, 1e-4} on validation rows in a third of
+the rounds, where the scale says so; NLL, Brier and a temperature from 30 labelled rows, none of which the paper has,
+stand beside the accuracy.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Job:
     weight_decay: float
     share: float = 1.0  # of the rounds
     data_dir: str | None = None
+    reading: str = ""
 
     @property
     def size(self) -> Scale:
@@ -178,18 +180,19 @@ def table(
     data: str = "cifar10",
     clients: int = 10,
     incomparable: Sequence[str] = (),
+    make: type[Job] = Job,
 ) -> Experiment:
     """A table whose columns are `split:network`; `few` rows are run where the scale has time for no more."""
 
     def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
-        kind, _, network = column.partition(":")
+        kind, network, reading = (*column.split(":"), "")[:3]
         size = SCALES[scale]
         if network not in size.rounds or seed >= size.seeds.get(network, seed + 1):
             return {}
         sites, truth = prepare(data, kind, clients, size, seed, data_dir)
         values: Values = {}
         for row in rows[: few if network in size.few else None]:
-            job = Job(scale, network, sites, truth, seed, size.decays[0], data_dir=data_dir)
+            job = make(scale, network, sites, truth, seed, size.decays[0], data_dir=data_dir, reading=reading)
             chosen = tune(job, row)
             for name, result in row(chosen).items():
                 values[name] = {**score_result(result, sites), "weight_decay": chosen.weight_decay, **watch(result)}

@@ -32,8 +32,9 @@ IMAGES = {
 }
 DRAWN = ("hasan2023/figure31", "hasan2024/figures")  # from the trials of hasan2023/accuracy
 SMOKE = [name for name in names() if "smoke" in load(name).scales and name not in DRAWN]
-# Wide networks and many methods, of which shorter forms are below and in accuracy; table 3 is table 1 of more clients.
+# Wide networks and many methods, of which shorter forms are below and in accuracy, or tables of others' rows.
 DEAR = (
+    "chen2021/released",
     "oneshot/published",
     "oneshot/table",
     "hasan2023/larger",
