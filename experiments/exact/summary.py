@@ -1,4 +1,4 @@
-"""Write results/table.json, the tables of README.md and bytes.svg: python experiments/exact/summary.py [FOLDER]
+"""Write results/table.json, bytes.svg, and the tables of README.md, here and at the root: summary.py [FOLDER]
 
 FOLDER is where table.py kept its trials, which join those of results/table.json; without one the tables are written
 from results/table.json as it is. Rows of columns 'exact/tuned' and 'exact/onehot' take the place of those of 'exact'.
@@ -30,6 +30,8 @@ from consilience.benchmark.trials import (
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "table.json", HERE / "README.md"
 BEGIN, END = "<!-- tables: summary.py -->", "<!-- end of the tables -->"
+FIRST_PAGE = HERE.parents[1] / "README.md"
+BEGIN_CLAIMS, END_CLAIMS = "<!-- claims: experiments/exact/summary.py -->", "<!-- end of the claims -->"
 RESPLIT = {"digits": 0.25, "heart_disease": 0.25} | dict.fromkeys(
     ("air_quality", "bike", "wine", "real_estate", "forest_fire"), 0.25
 )  # test rows / training rows, where seeds re-split one table
@@ -186,6 +188,30 @@ def headline(trials: Trials) -> str:
     for title, row in ELSEWHERE.items():
         body.append([title, *(mean_elsewhere(data, row) for data in columns)])
     return markdown_table(["NLL ± 95 %; accuracy", *(TITLES[data] for data in columns)], body)
+
+
+def claims(trials: Trials) -> str:
+    """What the first page says of a few rounds: NLL, accuracy, and what a site sends, beside each other."""
+    shown = {
+        "exact pooling, tuned": "exact: Tuned",
+        "ten rounds of `glm`": logistic_row(10),
+        "ten rounds of FedAvg, one rate for all": "FedAvg of a head, 10 short rounds",
+        "ten rounds of FedAvg, its rate tuned": f"FedAvg of a head, {OWN_RATE}",
+    }
+    body = []
+    for name, title in shown.items():
+        cells = []
+        for data, where in MAIN.items():
+            values = cell(trials, *rows_of(data, *where)[title])
+            text = "–"
+            if values:
+                nll, accuracy = (fmean(s[score] or 0 for s in values.values()) for score in ("nll", "accuracy"))
+                text = f"{nll:.3f}, {100 * accuracy:.1f} %, {sent(values)}"
+            if 0 < len(values) < 10:
+                text += f" ({len(values)} seeds)"
+            cells.append(text)
+        body.append([name, *cells])
+    return markdown_table(["NLL, accuracy; a site sends", *(TITLES[data] for data in MAIN)], body)
 
 
 ELSEWHERE = {
@@ -427,6 +453,7 @@ def main(words: list[str]) -> None:
         RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
     trials = stored_trials()
     replace_between(PAGE, BEGIN, page(trials), END)
+    replace_between(FIRST_PAGE, BEGIN_CLAIMS, claims(trials), END_CLAIMS)
     draw(trials, HERE / "results" / "bytes.svg")
 
 
