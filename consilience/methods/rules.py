@@ -59,12 +59,15 @@ class Situation:
     effects: bool = False
 
 
-def usual_map(methods: Iterable[Method | type[Method]], shape: int | Sequence[int]) -> str | None:
+def usual_map(
+    methods: Iterable[Method | type[Method]], shape: int | Sequence[int], private: bool = False
+) -> str | None:
     """Choose the feature map for methods, where nobody names one or a network.
 
     Args:
         methods: What is to run, all on the same features.
         shape: A row's number of columns, or the shape of an image.
+        private: Whether noise is added, which is the larger the more features there are.
 
     Returns:
         The map's name; None where no method needs one.
@@ -74,7 +77,7 @@ def usual_map(methods: Iterable[Method | type[Method]], shape: int | Sequence[in
         return None
     if isinstance(shape, int) and not any(kind.own_prior for kind in heads):
         return "identity"
-    return usual_features(shape)
+    return usual_features(shape, private)
 
 
 def usual_network(methods: Iterable[Method | type[Method]]) -> str | None:

@@ -263,7 +263,7 @@ def complete(advice: Advice, situation: Situation, sites: Sites) -> Advice:
     """
     features = advice.features
     if features is None and advice.model is None:
-        features = usual_map([METHODS[advice.method]], sites.shape)
+        features = usual_map([METHODS[advice.method]], sites.shape, situation.private)
     width = _columns(sites)
     if features is not None and ":" in features:
         width = int(features.split(":")[1])

@@ -19,11 +19,13 @@ from consilience.key import Key
 from consilience.models.bounded import Bounded, usual_bound
 from consilience.models.convolutions import LARGEST_WIDTH, Convolutions, check_width, images
 from consilience.models.frozen import Frozen, freeze
+from consilience.models.hats import LEVELS, Hats, Knots
 
 WIDTH = 1024  # random features of images
 SMALL_WIDTH = 512  # the same of images with fewer pixels than `SMALL`
 SMALL = 256
-TABLE_WIDTH = 300  # beside the columns of tables, which have fewer rows
+TABLE_WIDTH = 300  # waves beside the columns of tables and their hats
+WIDEST_TABLE = 1000  # features of a table with many columns, whose hats are fewer
 DIGITS = 18  # of a width or a seed, which then fits into 64 bits
 
 
@@ -124,8 +126,8 @@ def _plain(inputs: int, outputs: int) -> int:
     return 0
 
 
-Builder = Callable[[int | Sequence[int], int, int], nn.Module]
-MAPS = (RandomReLU, RandomFourier, Convolutions, Frozen, Bounded)
+Builder = Callable[[int | Sequence[int], int, int, Knots], nn.Module]
+MAPS = (RandomReLU, RandomFourier, Hats, Convolutions, Frozen, Bounded)
 
 
 def _size(shape: int | Sequence[int]) -> int:
@@ -134,22 +136,27 @@ def _size(shape: int | Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def _identity(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+def _identity(shape: int | Sequence[int], width: int, seed: int, knots: Knots) -> nn.Module:
     """The row itself, flattened: a linear model."""
     return nn.Flatten()
 
 
-def _relu(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+def _relu(shape: int | Sequence[int], width: int, seed: int, knots: Knots) -> nn.Module:
     """The row beside an untrained hidden layer, max(0, Wx + b): for tables and images."""
     return RandomReLU(_size(shape), width, seed)
 
 
-def _fourier(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+def _fourier(shape: int | Sequence[int], width: int, seed: int, knots: Knots) -> nn.Module:
     """The row beside √2·cos(Wx + b): a sketch of a Gaussian process, for tables with scaled columns."""
     return RandomFourier(_size(shape), width, 1.0, seed)
 
 
-def _convolutions(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+def _hats(shape: int | Sequence[int], width: int, seed: int, knots: Knots) -> nn.Module:
+    """The row beside broken lines of every number and √2·cos(Wx + b): for tables with scaled columns."""
+    return Hats(_size(shape), width, knots, 1.0, seed)
+
+
+def _convolutions(shape: int | Sequence[int], width: int, seed: int, knots: Knots) -> nn.Module:
     """Responses of random filters of several sizes, averaged over the cells of a grid: for images."""
     return Convolutions(images(shape), width, seed)
 
@@ -158,43 +165,55 @@ FEATURES: dict[str, Builder] = {
     "identity": _identity,
     "relu": _relu,
     "fourier": _fourier,
+    "hats": _hats,
     "conv": _convolutions,
 }
 
 
 FOR_IMAGES = ("conv",)
+AT_QUANTILES = ("hats",)
 
 
-def usual_features(shape: int | Sequence[int]) -> str:
+def knows_quantiles(name: str) -> bool:
+    """Tell whether a feature map is laid out by the quantiles of columns."""
+    return name.partition(":")[0] in AT_QUANTILES
+
+
+def usual_features(shape: int | Sequence[int], private: bool = False) -> str:
     """Choose a feature map by the kind of the rows.
 
     Args:
         shape: A row's number of features, or its shape.
+        private: Whether noise is added, which is the larger the more features there are.
 
     Returns:
-        Random convolutions for images, the columns and random Fourier features for tables.
+        Random convolutions for images; for tables the columns with random Fourier features, and with hats.
     """
     kind = "conv"
     if isinstance(shape, int):
-        kind = "fourier"
-    return f"{kind}:{_usual_width(shape)}"
+        kind = "fourier" if private else "hats"
+    return f"{kind}:{_usual_width(kind, shape)}"
 
 
-def _usual_width(shape: int | Sequence[int]) -> int:
+def _usual_width(kind: str, shape: int | Sequence[int]) -> int:
     """How many features rows get unless somebody says: fewer where rows are few or small."""
     if isinstance(shape, int):
-        return min(TABLE_WIDTH + shape, LARGEST_WIDTH)
+        width = TABLE_WIDTH + shape
+        if kind in AT_QUANTILES:
+            width = max(width, min(width + len(LEVELS) * shape, WIDEST_TABLE))
+        return min(width, LARGEST_WIDTH)
     if _size(shape) < SMALL:
         return SMALL_WIDTH
     return WIDTH
 
 
-def features(name: str, shape: int | Sequence[int]) -> nn.Module:
+def features(name: str, shape: int | Sequence[int], knots: Knots = ()) -> nn.Module:
     """Build a feature map by its name.
 
     Args:
-        name: `identity`, `relu`, `fourier` or `conv`; `conv:512` has 512 features, `conv:512:7` is drawn from seed 7.
+        name: One of `FEATURES`; `conv:512` has 512 features, `conv:512:7` is drawn from seed 7.
         shape: A row's number of features, or its shape.
+        knots: Quantiles of every number, for maps that are laid out by them; as of normal columns if there are none.
 
     Returns:
         The map, without weights.
@@ -211,14 +230,14 @@ def features(name: str, shape: int | Sequence[int]) -> nn.Module:
         )
     if numbers and kind == "identity":
         raise InputError(f"'{name}': the identity has the row's own features, write `identity` alone.")
-    width = _usual_width(shape)
+    width = _usual_width(kind, shape)
     if numbers:
         width = int(numbers[0])
     seed = 0
     if len(numbers) > 1:
         seed = int(numbers[1])
     check_width(width)
-    return FEATURES[kind](shape, width, seed)
+    return FEATURES[kind](shape, width, seed, knots)
 
 
 def width_of(map_: nn.Module, shape: int | Sequence[int]) -> int:
@@ -382,13 +401,16 @@ def longest_features(feature_map: nn.Module, longest: float) -> float:
     """
     if isinstance(feature_map, nn.Flatten):
         return longest
-    if not isinstance(feature_map, (RandomReLU, RandomFourier)):
-        raise InputError("The length of such features has no known bound: choose identity, relu or fourier.")
+    if not isinstance(feature_map, (RandomReLU, RandomFourier, Hats)):
+        raise InputError("The length of such features has no known bound: choose identity, relu, fourier or hats.")
     plain = 0.0
     if feature_map.plain:
         plain = longest
-    if isinstance(feature_map, RandomFourier):
-        return math.hypot(plain, math.sqrt(2 * len(feature_map.bias)))
+    if isinstance(feature_map, RandomFourier | Hats):
+        lines = 0.0
+        if isinstance(feature_map, Hats):
+            lines = math.sqrt(len(feature_map.own.unique()))  # hats of a column sum to 1
+        return math.hypot(plain, lines, math.sqrt(2 * len(feature_map.bias)))
     affine = torch.cat([feature_map.weight, feature_map.bias.unsqueeze(1)], 1).double()
     return math.hypot(plain, float(torch.linalg.matrix_norm(affine, 2)) * math.hypot(longest, 1.0))
 

@@ -7,23 +7,27 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from consilience.data.quantiles import quantiles_of
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Point
 from consilience.errors import InputError, unknown_name
 from consilience.method.declared import list_members
 from consilience.models.frozen import freeze
-from consilience.models.maps import FEATURES, features, without_last
+from consilience.models.hats import LEVELS
+from consilience.models.maps import FEATURES, features, knows_quantiles, without_last
 from consilience.runs.result import Result
 from consilience.runs.run import load
 from consilience.tree import Params
 
 
-def features_from(words: str, sites: Sites) -> nn.Module:
+def features_from(words: str, sites: Sites, public: bool = False) -> nn.Module:
     """Build a feature map in words.
 
     Args:
         words: A map's name, as `conv:512`, or the folder of a run, whose network is used without its last layer.
         sites: The rows it is for.
+        public: Whether the map may know nothing of the rows, as under differential privacy: then hats lie where they
+            do for normal columns.
 
     Returns:
         The map, without weights.
@@ -32,6 +36,8 @@ def features_from(words: str, sites: Sites) -> nn.Module:
         InputError: There is no such map or run, or the run has no single network.
     """
     if names_a_map(words):
+        if knows_quantiles(words) and not public:
+            return features(words, sites.shape, quantiles_of(sites, LEVELS))
         return features(words, sites.shape)
     if (Path(words) / "run.json").exists():
         return learned_features(words)

@@ -287,7 +287,7 @@ class Problem:
         if features is None and self.build_sites(seed).outcome:
             chosen = "linear"  # effects of the columns themselves are what counts and survival are modelled for
         elif features is None and any(isinstance(method, OnFeatures) for method in methods):
-            features = usual_map(methods, self.build_sites(seed).shape)
+            features = usual_map(methods, self.build_sites(seed).shape, self.bounded)
         if chosen is None and features is None:
             chosen = usual_network(methods) or "mlp"
         return dataclasses.replace(self, model=chosen or "linear", features=features)
@@ -363,7 +363,7 @@ class Problem:
         elif self.features is not None:
             from consilience.runs.features import features_from  # which loads runs, whose module needs this one
 
-            feature_map = features_from(self.features, sites)
+            feature_map = features_from(self.features, sites, self.bounded)
         if self.bounded:
             feature_map = bound_features(feature_map, sites.shape)
         if isinstance(self.model, str):

@@ -20,6 +20,7 @@ from consilience.models.bounded import Bounded
 from consilience.models.controlled import control
 from consilience.models.convolutions import Convolutions
 from consilience.models.frozen import Frozen, count_constants
+from consilience.models.hats import Hats
 from consilience.models.maps import RandomFourier, RandomReLU
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual
@@ -42,6 +43,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     Inverted: ("body", "carries"),
     RandomReLU: ("inputs", "outputs", "seed"),
     RandomFourier: ("inputs", "outputs", "scale", "seed"),
+    Hats: ("inputs", "outputs", "knots", "scale", "seed"),
     Convolutions: ("shape", "outputs", "seed"),
     Frozen: ("body", "numbers", "sha256"),
     Bounded: ("length", "groups"),

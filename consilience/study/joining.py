@@ -80,7 +80,7 @@ def _read_join(path: Path) -> tuple[list[str], int]:
 
 def draft_of(agreement: Agreement) -> Agreement:
     """Write an agreement as it is before its constants are known."""
-    columns = tuple(dataclasses.replace(c, centre=0.0, spread=1.0) for c in agreement.columns)
+    columns = tuple(dataclasses.replace(c, centre=0.0, spread=1.0, quantiles=()) for c in agreement.columns)
     target = dataclasses.replace(agreement.target, centre=0.0, spread=1.0)
     return dataclasses.replace(agreement, columns=columns, target=target)
 

@@ -14,11 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from consilience.data.quantiles import quantiles_from
 from consilience.errors import InputError
+from consilience.models.hats import LEVELS
+from consilience.models.maps import knows_quantiles
 from consilience.privacy.disclosure.rules import FEWEST_SITES, by_rule
 from consilience.privacy.secure_aggregation.masks import derive_key, is_usable, public_half
 from consilience.serialisation.envelope import Envelope, bytes_of, open_envelope
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from consilience.study.site import Site
 
 SCALING = "sums for the scaling"  # what is summed
+SLIGHT = 1e-3  # rounding of a masked count
+GRID = 128  # cells of a column's range, in which values are counted where a feature map asks for quantiles
 
 
 def keys_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
@@ -124,7 +130,9 @@ def draft_study(study: Study) -> Study:
 
 
 class Scaling(File):
-    """Counts, sums and sums of squares of the numeric columns, before anybody has signed.
+    """Counts, sums and sums of squares of the numeric columns, before anybody has signed; and counts on a grid.
+
+    The counts are for feature maps that are laid out by quantiles, and none is of fewer rows than may be shown.
 
     Under masks every number is summed as its place within the agreed range.
     """
@@ -149,6 +157,7 @@ class Scaling(File):
             )
         super().__init__(draft_study(study))
         self.columns = (*agreement.columns, agreement.target.as_scaled())
+        self.grid = GRID * knows_quantiles(agreement.features)
 
     @property
     def masked(self) -> str:
@@ -191,7 +200,7 @@ class Scaling(File):
             InputError: The table does not fit the agreement.
         """
         agreement = self.study.agreement
-        sums = add_up(agreement.columns, agreement.target, site.table, agreement.smallest)
+        sums = add_up(agreement.columns, agreement.target, site.table, agreement.smallest, self.grid)
         return Made(sums, int(float(sums[:, 0].max())), agreed_rows(agreement, site.table, site.key))
 
     def mask(self, site: Site, made: Made) -> Tree:
@@ -201,7 +210,7 @@ class Scaling(File):
 
     def form(self) -> Tensor:
         """Give a file's value without any rows."""
-        return torch.zeros(len(self.columns), 3, dtype=torch.float64)
+        return torch.zeros(len(self.columns), 3 + self.grid, dtype=torch.float64)
 
     def summand(self, value: Tensor) -> Tensor:
         """Turn sums into what is added up.
@@ -210,7 +219,7 @@ class Scaling(File):
             value: What a file holds in the open.
         """
         if self.masked:
-            return to_places(self.columns, value)
+            return torch.cat([to_places(self.columns, value[:, :3]), value[:, 3:]], 1)
         return value
 
     def count(self, value: Tensor) -> int:
@@ -230,10 +239,13 @@ class Scaling(File):
         Raises:
             InputError: It is not used.
         """
+        smallest = self.study.agreement.smallest
         if self.masked:
-            _check_places(part.table)
+            _check_places(part.table[:, :3])
         else:
-            check_sums(self.columns, part.table, self.study.agreement.smallest, where)
+            check_sums(self.columns, part.table[:, :3], smallest, where)
+        if self.grid:
+            check_counts(self.columns[:-1], part.table, smallest, where)
 
 
 def with_scaling(study: Study, paths: Sequence[Path]) -> tuple[Agreement, tuple[Sender, ...]]:
@@ -267,7 +279,7 @@ def with_scaling(study: Study, paths: Sequence[Path]) -> tuple[Agreement, tuple[
         raise InputError(by_rule(FEWEST_SITES, sentence))
     total = add(parts)
     if scaling.masked:
-        total = of_places(scaling.columns, total)
+        total = torch.cat([of_places(scaling.columns, total[:, :3]), total[:, 3:].round()], 1)
     return scale_by(agreement, total), tuple(Sender(site.name, site.key) for site in scaling.study.sites)
 
 
@@ -275,7 +287,8 @@ def scale_by(agreement: Agreement, total: Tensor) -> Agreement:
     """Write the constants into an agreement.
 
     Args:
-        total: Count, sum and sum of squares of each column and the target over all sites, [columns, 3].
+        total: Count, sum and sum of squares of each column and the target over all sites, and counts on a grid where
+            there are some, [columns, 3 + grid].
     """
     columns = (*agreement.columns, agreement.target.as_scaled())
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
@@ -283,6 +296,31 @@ def scale_by(agreement: Agreement, total: Tensor) -> Agreement:
     scaling = dataclasses.replace(agreement, columns=tuple(scaled), target=target)
     scaling.check()
     return scaling
+
+
+def check_counts(columns: Sequence[Column], table: Tensor, smallest: int, where: str) -> None:
+    """Refuse counts on a grid that are not those of the rows that are summed up.
+
+    Args:
+        columns: The agreed columns, without the target.
+        table: Count, sum, sum of squares and counts of each, and of the target, [columns + 1, 3 + grid].
+        smallest: The fewest that are shown.
+        where: Where they are from, such as a file.
+
+    Raises:
+        InputError: No table has them; the sentence names the first column.
+    """
+    counts = table[:, 3:]
+    small = (counts < smallest - SLIGHT) & (counts.abs() > SLIGHT)
+    odd = small.any(1) | ((counts - counts.round()).abs() > SLIGHT).any(1)
+    odd[:-1] |= (counts[:-1].sum(1) - table[:-1, 0]).abs() > SLIGHT
+    odd[-1] |= bool((counts[-1] != 0).any())
+    if odd.any():
+        name = [*(column.name for column in columns), "the target"][int(odd.int().argmax())]
+        raise InputError(
+            f"{where} is not used: the counts of '{name}' on the agreed grid are not whole numbers from {smallest} on "
+            "that add up to its rows."
+        )
 
 
 def check_sums(columns: Sequence[Column], sums: Tensor, smallest: int, where: str) -> None:
@@ -324,12 +362,16 @@ def _is_possible(column: Column, count: float, first: float, second: float, smal
     )
 
 
-def _scale(column: Column, count: float, first: float, second: float) -> Column:
+def _scale(column: Column, count: float, first: float, second: float, *counts: float) -> Column:
     if column.type == "category" or count == 0:
         return column
     mean = first / count
     deviation = math.sqrt(max(second / count - mean**2, 0.0))
-    return dataclasses.replace(column, centre=float(f"{mean:.6g}"), spread=float(f"{deviation:.6g}") or 1.0)
+    quantiles = quantiles_from(np.array(counts), column.range, LEVELS) if counts else ()
+    rounded = tuple(float(f"{quantile:.6g}") for quantile in quantiles)
+    return dataclasses.replace(
+        column, centre=float(f"{mean:.6g}"), spread=float(f"{deviation:.6g}") or 1.0, quantiles=rounded
+    )
 
 
 def _check_places(places: Tensor) -> None:

@@ -135,7 +135,7 @@ def test_every_situation_has_an_answer_that_keeps_what_was_asked_for() -> None:
 def test_effects_are_of_the_columns_unless_features_are_asked_for() -> None:
     glm, exact = METHODS["glm"], METHODS["exact"]
     assert usual_map([glm], 4) == "identity"
-    assert usual_map([glm, exact], 4) == usual_map([exact], 4) == "fourier:304"
+    assert usual_map([glm, exact], 4) == usual_map([exact], 4) == "hats:340"
     assert usual_map([glm], (1, 8, 8)) == usual_map([exact], (1, 8, 8))
     assert usual_map([METHODS["fedavg"]], 4) is None
 

@@ -22,7 +22,7 @@ from consilience.models.maps import describe_maps, without_last
 from consilience.runs.provenance import identity
 from consilience.serialisation.blueprint import build_network, describe_network, task_from
 
-SHAPES: dict[str, Any] = {"identity": 6, "relu": 6, "fourier": 6, "conv": (2, 8, 9)}
+SHAPES: dict[str, Any] = {"identity": 6, "relu": 6, "fourier": 6, "hats": 6, "conv": (2, 8, 9)}
 
 
 def rows(shape: Any, count: int = 5) -> torch.Tensor:
@@ -53,7 +53,7 @@ def test_a_map_is_rebuilt_from_its_arguments_to_the_last_bit(name: str) -> None:
     assert describe_maps(rebuilt) == describe_maps(network)
 
 
-@pytest.mark.parametrize("name", ["relu", "fourier", "conv"])
+@pytest.mark.parametrize("name", ["relu", "fourier", "hats", "conv"])
 def test_another_seed_and_another_width_are_other_maps(name: str) -> None:
     shape = SHAPES[name]
     maps = [co.models.features(f"{name}:{words}", shape) for words in ("64", "64:1", "65")]
@@ -199,6 +199,9 @@ def test_frozen_numbers_that_were_changed_are_refused() -> None:
         {"RandomReLU": {"inputs": 3, "outputs": 9, "seed": 10**40}},
         {"RandomFourier": {"inputs": 10**9, "outputs": 9000, "scale": 1.0, "seed": 0}},
         {"RandomFourier": {"inputs": 3, "outputs": 9, "scale": 0, "seed": 0}},
+        {"Hats": {"inputs": 10**9, "outputs": 900, "knots": [], "scale": 1.0, "seed": 0}},
+        {"Hats": {"inputs": 2, "outputs": 90, "knots": [[2, 1, 3, 4, 5, 6, 7, 8, 9], []], "scale": 1.0, "seed": 0}},
+        {"Hats": {"inputs": 2, "outputs": 90, "knots": [["a"], []], "scale": 1.0, "seed": 0}},
         {"Convolutions": {"shape": [10**9, 8, 8], "outputs": 900, "seed": 0}},
         {"Convolutions": {"shape": 7, "outputs": 900, "seed": 0}},
         {"Sequential": {str(i): {"RandomReLU": {"inputs": 16000, "outputs": 16000, "seed": 0}} for i in range(40)}},

@@ -143,5 +143,5 @@ def test_lines_need_rows() -> None:
 def test_a_run_without_method_and_network_is_exact_pooling(tmp_path: Path, invoke: Invoke) -> None:
     folder = tmp_path / "run"
     code, out, _ = invoke("run", "--data", "moons", "--sites", "3", "--no-bounds", "--out", str(folder))
-    assert code == 0 and "fourier" in out
+    assert code == 0 and "hats" in out
     assert Store(folder).read_json()["method"] == "exact_tuned"

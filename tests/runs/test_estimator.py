@@ -192,4 +192,4 @@ def test_an_estimator_whose_method_needs_fixed_features_gets_them() -> None:
 
     x, y, site = shifted()
     model = co.FederatedClassifier(Head(co.SGD(rate=0.05, epochs=2)), rounds=1).fit(x, y, groups=site)
-    assert model.result_.task.like["1.weight"].shape == (3, 302)
+    assert model.result_.task.like["1.weight"].shape == (3, 320)

@@ -139,7 +139,7 @@ def test_a_method_that_needs_fixed_features_gets_them() -> None:
 
     digits = co.Problem("digits")
     assert digits.settle([Head()]).network == "linear on conv:512"
-    assert co.Problem("moons").settle([Head()]).network == "linear on fourier:302"
+    assert co.Problem("moons").settle([Head()]).network == "linear on hats:320"
     assert co.Problem("digits", model="linear").settle([Head()]).network == "linear"
     assert co.Problem("digits", model="mlp", features="relu").settle([Head()]).network == "mlp on relu"
     assert co.Problem("digits", features="relu").settle([co.methods.FedAvg()]).network == "linear on relu"

@@ -86,7 +86,7 @@ def test_no_honest_reply_on_features_is_refused(tmp_path: Path, features: str, c
             assert played.admit(reply).client == reply.client
 
 
-@pytest.mark.parametrize("name", ["identity", "relu:50", "relu:5", "fourier:50"])
+@pytest.mark.parametrize("name", ["identity", "relu:50", "relu:5", "fourier:50", "hats:50"])
 def test_features_are_no_longer_than_the_bound(tmp_path: Path, name: str) -> None:
     map_ = co.models.features(name, 4)
     x = 3 * Key(1).normal((500, 4))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import studies
 import torch
@@ -16,7 +17,9 @@ from uncharged import scaling_file as sums_file
 
 from consilience.data.cells import Cell
 from consilience.errors import InputError
-from consilience.serialisation.envelope import Header, seal
+from consilience.models.hats import LEVELS
+from consilience.serialisation.codec import TYPES
+from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.serialisation.signature import new_key, public, read_key, sign
 from consilience.study.joining import draft_hash
 from consilience.study.protocol.agreement import Agreement
@@ -24,7 +27,7 @@ from consilience.study.protocol.columns import Column, inspect
 from consilience.study.protocol.members import Sender, Study, read, signed_words
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.protocol.toml import check_column
-from consilience.study.scaling import with_scaling
+from consilience.study.scaling import GRID, with_scaling
 
 
 def drafted(folder: Path) -> Agreement:
@@ -170,3 +173,36 @@ def test_a_missing_number_may_become_the_mean_without_a_mark() -> None:
     assert column.names == ["lactate"]
     assert column.features(cells).tolist() == [[1.0], [0.0], [0.0]]
     check_column(column)
+
+
+def test_quantiles_come_with_the_sums_where_features_ask_for_them_and_no_count_is_small(tmp_path: Path) -> None:
+    agreed = studies.agreement(tmp_path, scaling="sums", fewest_sites=3, features="hats:60")
+    files = sums(agreed, tmp_path)
+    table = open_envelope(files[0], "sums").value(TYPES)
+    assert table.shape == (4, 3 + GRID)
+    counts = table[:, 3:]
+    assert ((counts == 0) | (counts >= agreed.smallest)).all() and counts[0].sum() == table[0, 0]
+    assert not counts[2:].any()  # neither of a category nor of the target
+
+    scaled, senders = with_scaling(Study(agreed), files)
+
+    ages = [float(row["age"]) for number in range(3) for row in studies.rows(number)]
+    width = (agreed.columns[0].range[1] - agreed.columns[0].range[0]) / GRID
+    found = np.array(scaled.columns[0].quantiles)
+    assert np.abs(found - np.quantile(ages, LEVELS)).max() < agreed.smallest * width + 4
+    assert scaled.columns[2].quantiles == ()
+    hats = scaled.build_feature_map()
+    assert hats.knots[0] == pytest.approx((found - scaled.columns[0].centre) / scaled.columns[0].spread)
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(Study(scaled, sums=senders, text=agreement_text(scaled, "sums"))))
+    assert read(path).agreement == scaled and draft_hash(scaled) == draft_hash(agreed) != scaled.hash
+    header = Header("sums", draft_hash(agreed), agreed.name, "west")
+    for row, column, value in ((0, 5, 3.0), (0, 5, 1000.0), (3, 5, 10.0), (1, 7, -10.0), (0, 9, 10.5)):
+        lie = open_envelope(files[2], "sums").value(TYPES).clone()
+        lie[row, column] = value
+        forged = tmp_path / "forged.sums"
+        forged.write_bytes(seal(lie, header, read_key(tmp_path / "west.key")))
+        with pytest.raises(InputError, match=r"forged.* on the agreed grid"):
+            with_scaling(Study(agreed), [*files[:2], forged])
+    with pytest.raises(InputError, match="write 9 quantiles in order"):
+        check_column(dataclasses.replace(scaled.columns[0], quantiles=(3.0, 2.0)))

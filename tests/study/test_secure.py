@@ -512,7 +512,7 @@ def test_sums_for_the_scaling_are_masked_with_keys_that_come_first(
         place = Place(tmp_path / f"{len(words)}", invoke, monkeypatch)
         (place.root / "server" / "columns.toml").write_text(COLUMNS)
         study = ["study", "new", "sepsis", "--columns", "columns.toml", "--method", "exact", "--scaling", "sums"]
-        place.at("server", *study, *words)
+        place.at("server", *study, "--features", "hats:60", *words)
         place.everybody("sepsis.toml")
         if words:
             for name in studies.NAMES:
@@ -532,10 +532,11 @@ def test_sums_for_the_scaling_are_masked_with_keys_that_come_first(
             assert set(open_envelope(place.root / "server" / files[0]).tensors) >= {"tree.masked.values"}
         place.at("server", "study", "scale", "sepsis.toml", *files)
         scaled = read(place.root / "server" / "sepsis.toml")
-        constants.append([(c.centre, c.spread) for c in scaled.agreement.columns])
+        constants.append([(c.centre, c.spread, c.quantiles) for c in scaled.agreement.columns])
         assert [sender.name for sender in scaled.sums] == list(studies.NAMES)
 
     assert constants[0] == constants[1]  # to the six digits that are written
+    assert sum(len(quantiles) == 9 for *_, quantiles in constants[0]) == 2
 
 
 def test_a_key_for_masks_is_signed(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def new(
     features: Annotated[
         str | None,
         typer.Option(
-            autocompletion=features_like, help="Fixed features of the columns: identity, relu or fourier, as relu:200."
+            autocompletion=features_like,
+            help="Fixed features of the columns: identity, relu, fourier, hats, as relu:200.",
         ),
     ] = None,
     effects: Annotated[

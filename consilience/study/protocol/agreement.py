@@ -41,7 +41,7 @@ from consilience.version import __version__
 FORMAT = 2
 RARE = ("other", "merge", "refuse")
 ROLES = ("place", "content")
-ADDED = ("same", "since")  # fields of columns that studies once had not
+ADDED = ("same", "since", "quantiles")  # fields of columns that studies once had not
 HAND_OUTS = ("mixture", "student", "ensemble")
 
 
@@ -268,7 +268,8 @@ class Agreement:
             return bounded_if_private(self, None)
         if self.features.partition(":")[0] in FOR_IMAGES:
             raise InputError(f"features = '{self.features}' is for images, and a study has columns: try fourier.")
-        return bounded_if_private(self, features(self.features, len(self.feature_names)))
+        knots = [own for column in self.columns for own in column.knots]
+        return bounded_if_private(self, features(self.features, len(self.feature_names), knots))
 
     @property
     def network(self) -> str:

@@ -16,9 +16,11 @@ from torch import Tensor
 from consilience.data.cells import Cell, Cells, Mask, is_empty, number
 from consilience.data.dates import in_days
 from consilience.data.formats import read_table
+from consilience.data.quantiles import merge_small
 from consilience.data.reading import Reading
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.models.hats import SCORES
 from consilience.privacy.disclosure.guard import Span
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Column:
         unknown: Further texts that mean missing, such as 0; ? always does, unless it is a level.
         same: Pairs of a spelling and the level it means.
         since: The day, as 2020-01-31, from which dates are counted; empty where there are no dates.
+        quantiles: At `LEVELS`, in this unit, where a feature map is laid out by them; as of a normal column if empty.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Column:
     unknown: tuple[str, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
     since: str = ""
+    quantiles: tuple[float, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +73,16 @@ class Column:
         if self.is_marked:
             return [self.name, f"{self.name} missing"]
         return [self.name]
+
+    @property
+    def knots(self) -> list[tuple[float, ...]]:
+        """The quantiles of each of its features, as the network sees them; none of ones and zeros."""
+        if self.type == "category":
+            return [() for _ in self.names]
+        quantiles = self.quantiles or tuple(self.centre + self.spread * score for score in SCORES)
+        low, high = self.range
+        own = tuple((min(max(value, low), high) - self.centre) / self.spread for value in quantiles)
+        return [own, *(() for _ in self.names[1:])]
 
     @property
     def is_marked(self) -> bool:
@@ -423,30 +437,37 @@ def labelled_rows(columns: Sequence[Column], target: Target, inspection: Inspect
     return Data.of(features(columns, inspection), target.values(inspection.cells))
 
 
-def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smallest: int) -> Tensor:
+def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smallest: int, grid: int = 0) -> Tensor:
     """Sum up every column of numbers.
 
     Args:
         smallest: Columns with fewer known values are withheld.
+        grid: How many cells of each column's range values are counted in, for its quantiles; the target's are not.
 
     Returns:
-        Count, sum and sum of squares of the values that are known, [columns, 3]; 0 where withheld.
+        Count, sum and sum of squares of the values that are known, and how many lie in each cell, or in it and its
+        neighbours where they are few, [columns, 3 + grid]; 0 where withheld.
 
     Raises:
         InputError: Something is wrong with the table.
     """
     inspection.sound()
-    return torch.stack(
-        [_sum(column, inspection.cells[column.name], smallest) for column in (*columns, target.as_scaled())]
-    )
+    scaled = target.as_scaled()
+    rows = [_sum(column, inspection.cells[column.name], smallest, grid, True) for column in columns]
+    return torch.stack([*rows, _sum(scaled, inspection.cells[scaled.name], smallest, grid, False)])
 
 
-def _sum(column: Column, cells: Cells, smallest: int) -> Tensor:
-    """Count, sum and sum of squares of one column, [3]."""
-    values = torch.zeros(0, dtype=torch.float64)
-    if column.type == "number":
-        values = torch.from_numpy(cells.numbers()[~column.gaps(cells)])
+def _sum(column: Column, cells: Cells, smallest: int, grid: int, counted: bool) -> Tensor:
+    """Count, sum and sum of squares of one column, and its counts [3 + grid]."""
+    found = torch.zeros(3 + grid, dtype=torch.float64)
+    if column.type != "number":
+        return found
+    values = cells.numbers()[~column.gaps(cells)]
     if len(values) < smallest:
-        return torch.zeros(3, dtype=torch.float64)
-    count = torch.tensor(float(len(values))).double()
-    return torch.stack([count, values.sum(), (values**2).sum()])
+        return found
+    known = torch.from_numpy(values)
+    found[:3] = torch.stack([torch.tensor(float(len(values))).double(), known.sum(), (known**2).sum()])
+    if counted and grid:
+        counts, _ = np.histogram(values, grid, column.range)
+        found[3:] = torch.from_numpy(merge_small(counts.astype(np.float64), smallest))
+    return found

@@ -184,6 +184,8 @@ def _column_fields(c: Column) -> dict[str, Any]:
         fields |= {"unit": c.unit, "range": c.range, "centre": c.centre, "spread": c.spread}
         if c.since:
             fields["since"] = c.since
+        if c.quantiles:
+            fields["quantiles"] = c.quantiles
     else:
         fields["levels"] = c.levels
     fields["missing"] = c.missing

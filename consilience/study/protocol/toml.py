@@ -11,6 +11,7 @@ from typing import Any
 
 from consilience.data.dates import NO_DAY, is_day
 from consilience.errors import InputError, unknown_name
+from consilience.models.hats import LEVELS
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.target import Target
 
@@ -125,6 +126,10 @@ def check_column(column: Column) -> None:
         raise unknown_name(f"type of column '{name}'", column.type, ["number", "category"])
     if column.missing not in WAYS:
         raise unknown_name(f"way with missing values of '{name}'", column.missing, WAYS)
+    if column.quantiles and (
+        len(column.quantiles) != len(LEVELS) or list(column.quantiles) != sorted(column.quantiles)
+    ):
+        raise InputError(f"Column '{name}': write {len(LEVELS)} quantiles in order, or leave them out.")
     if column.since and not is_day(column.since):
         raise InputError(NO_DAY.format(name=name))
     if column.since and column.type == "category":
