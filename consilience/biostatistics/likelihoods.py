@@ -256,16 +256,16 @@ def _from_sums(task: Task, sums: Sums, layer: Params) -> Natural:
 
 
 def _noise(sums: Sums, gram: Tensor, cross: Tensor) -> float:
-    """σ̂² of least squares: the squares that are left over n − p; infinite where nothing is left."""
+    """σ̂² of least squares: the squares left over n − p; infinite where none are, as where numbers are all the same."""
     values, vectors = torch.linalg.eigh(gram)
     rounding = 10 * len(gram) * torch.finfo(sums.gram.dtype).eps
     kept = values > max(SINGULAR, rounding) * values[-1]
     along = cross @ vectors[:, kept]
     left = float(sums.square.sum() - (along**2 / values[kept]).sum())
     freedom = float(sums.counts.sum() - kept.sum()) * len(cross)
-    if freedom < 1:
+    if freedom < 1 or left <= torch.finfo(sums.gram.dtype).eps * float(sums.square.sum()):
         return math.inf
-    return max(left, 1e-12 * float(sums.square.sum()), 1e-300) / freedom
+    return left / freedom
 
 
 def _from_fit(fit: OwnFit, layer: Params) -> Natural:

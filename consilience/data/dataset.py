@@ -306,7 +306,7 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor 
     for what, column in (("labels", y), ("site ids", site)):
         if column is not None and len(column) != len(x):
             raise InputError(f"{name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")
-    _check_features(name, part, x, dataset.feature_names)
+    check_finite(name, part, x, dataset.feature_names)
     _check_targets(name, part, y, dataset.classes)
     if dataset.outcome:
         check_outcome(f"{name}: the {part}targets", y, dataset.outcome)
@@ -316,7 +316,18 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor 
             raise InputError(f"{name}: the {part}site ids must be whole numbers from 0, with a name for each.")
 
 
-def _check_features(name: str, part: str, x: Tensor, feature_names: Sequence[str] | None) -> None:
+def check_finite(name: str, part: str, x: Tensor, feature_names: Sequence[str] | None) -> None:
+    """Refuse rows with cells that are no numbers.
+
+    Args:
+        name: Whose rows they are.
+        part: Which of them, before the word `rows`.
+        x: The rows.
+        feature_names: The names of the columns, where they have some.
+
+    Raises:
+        InputError: A cell is NaN or infinite.
+    """
     bad = ~torch.isfinite(x.float()).flatten(1)  # as float32, which is what networks see
     if not bad.any():
         return

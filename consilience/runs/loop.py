@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -133,8 +134,9 @@ class Loop:
                 if self.reveal is not None:
                     return self.reveal(gathered)
                 return gathered
-            except InputError:
+            except InputError as error:
                 self.write_unfinished(failures=(*before.failures, *self.failures(gathering.lost, t)))
+                error.args = (self.by_name(str(error)),)
                 raise
 
         state = move(before.state, self.device)
@@ -219,7 +221,13 @@ class Loop:
         Returns:
             One entry a client, as run.json has them.
         """
-        return [{"site": self.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
+        return [
+            {"site": self.names[k], "round": round + 1, "why": self.by_name(why)} for k, why in sorted(lost.items())
+        ]
+
+    def by_name(self, sentence: str) -> str:
+        """Name the sites of a sentence about a round by their names, which an engine knows by their numbers alone."""
+        return re.sub(r"\bSite (\d+), round", lambda found: f"Site {self.names[int(found[1])]}, round", sentence)
 
     def finish(
         self, checkpoint: Checkpoint, evaluate: Callable[[Tree, dict[int, Tree]], dict[str, Any]] | None

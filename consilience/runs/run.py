@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from consilience.data.dataset import check_finite
 from consilience.data.sites import Data, Sites
 from consilience.disk.locks import locking
 from consilience.errors import Diverged, InputError, refuse_damage
@@ -153,6 +154,9 @@ def run(
     check(method, task, sites, rounds)
     check_level(sites, level)
     part.check(cohort, method, len(sites))
+    if cohort.min_replies is None:  # else a site whose training fails is lost
+        for site, rows in zip(sites.names, sites.train, strict=True):
+            check_finite(f"Site {site}", "training ", rows.x, sites.feature_names)
     store = _store(out, keep_replies, resume)
     with warnings.catch_warnings(record=True) as noticed:
         warnings.simplefilter("always")

@@ -101,7 +101,7 @@ def test_a_bound_that_diverges_is_told_and_costs_no_other(tmp_path: Path, monkey
 
     assert "bound failed" not in page
     for shown in (text, told):
-        assert "The centralised bound failed: Site 0, round 1: Too far." in shown and "Local only" in shown
+        assert "The centralised bound failed: Site pooled, round 1: Too far." in shown and "Local only" in shown
         assert "Server only" in shown
     assert set(result.bounds) == {"local_only", "server_only", "centralised"}
     assert "metrics" in result.bounds["local_only"] and "metrics" not in result.bounds["centralised"]

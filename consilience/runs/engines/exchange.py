@@ -20,6 +20,7 @@ from consilience.method.declared import protect
 from consilience.method.settings import slow_down
 from consilience.privacy.entropy import Source, noise_source
 from consilience.runs.engines.participation import FAILED
+from consilience.runs.engines.soundness import OPEN
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -184,6 +185,8 @@ def _reply(method: Method, task: Task, message: Tree, client: Client, k: int, ro
             reply = method.local(task, message, client)
     except Diverged as error:
         raise type(error)(f"Site {k}, round {round + 1}: {error}") from error
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise Diverged(f"Site {k}, round {round + 1}: {OPEN}") from error
     if not tree.all_finite(used_of(method, reply)):
         raise not_finite(k, round)
     return reply

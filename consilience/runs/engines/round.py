@@ -13,15 +13,9 @@ from consilience.errors import Diverged
 from consilience.key import Key, Stream
 from consilience.messages import Received, Server
 from consilience.method import Method
-from consilience.runs.engines.soundness import sift
+from consilience.runs.engines.soundness import OPEN, sift
 from consilience.task import Task
 from consilience.tree import Tree
-
-OPEN = (
-    "Prior and rows leave some weights open, so that their posterior is no Gaussian: a flat or very wide prior with a "
-    "column that is constant or depends on others, or that separates the outcomes, or with the logits of all classes, "
-    "whose common level no row tells. Give a narrower prior (prior_var), or leave such columns out."
-)
 
 Gather = Callable[[Tree], Sequence[Received]]
 

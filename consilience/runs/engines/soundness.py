@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.distributions.posterior import Dense
 from consilience.distributions.predictive import finite_rows
 from consilience.errors import Diverged, InputError
 from consilience.key import Key, Stream
@@ -24,6 +25,12 @@ Pool = Callable[[Sequence[Received]], Tree]
 
 PROBES = 8  # rows that a model of a run is tried on
 MOST = 32  # sites that are left out one by one: more would cost as many pools of as many replies
+OPEN = (
+    "Prior and rows leave some weights open, so that their posterior is no Gaussian: a flat or very wide prior with a "
+    "column that is constant or depends on others, or that separates the outcomes, or with the logits of all classes, "
+    "whose common level no row tells. Give a narrower prior (prior_var), or leave such columns out."
+)
+ROUNDING = 1e-4  # of a precision's largest eigenvalue, by which a smallest below 0 may be what its digits left out
 UNSOUND = "the model pooled with its reply predicts numbers that are not finite."
 
 
@@ -105,7 +112,8 @@ def predicts_finite(
 def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], bool]) -> Sifted:
     """Pool replies; where the pool cannot be used, find the ones to blame and pool the others.
 
-    To blame is whose reply cannot be pooled even alone, else the one without which the others can be pooled.
+    To blame is whose reply cannot be pooled even alone, else the one without which the others can be pooled; nobody
+    where prior and rows leave weights open.
 
     Args:
         pool: Makes a state of replies.
@@ -121,7 +129,10 @@ def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], boo
     """
     try:
         state = pool(replies)
-    except (InputError, RuntimeError):  # what a single reply holds can end a sum: a matrix without an inverse, say
+    except (InputError, RuntimeError) as error:  # what a single reply holds can end a sum: no inverse, say
+        open_weights = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+        if open_weights and all(_is_precise(reply.payload) for reply in replies):
+            raise  # prior and rows are to blame, and no site: whose matrix has an inverse, rounding decides
         sifted = _leave_out(replies, pool, is_sound)
         if sifted is None:
             raise
@@ -132,6 +143,14 @@ def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], boo
     if sifted is None:
         raise NotFinite("The pooled model predicts numbers that are not finite, whichever site is left out.")
     return sifted
+
+
+def _is_precise(payload: Tree) -> bool:
+    """Whether a reply is a Gaussian whose precision is one, but for rounding."""
+    if not isinstance(payload, Dense) or not holds_finite(payload):
+        return False
+    values = torch.linalg.eigvalsh(payload.precision.double())
+    return bool(values[0] >= -ROUNDING * values[-1])
 
 
 def _leave_out(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], bool]) -> Sifted | None:
