@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ OPEN = (
     "whose common level no row tells. Give a narrower prior (prior_var), or leave such columns out."
 )
 ROUNDING = 1e-4  # of a precision's largest eigenvalue, by which a smallest below 0 may be what its digits left out
+FAR = 1e6  # times the others' median: a precision above that is no site's
 UNSOUND = "the model pooled with its reply predicts numbers that are not finite."
 
 
@@ -131,7 +133,7 @@ def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], boo
         state = pool(replies)
     except (InputError, RuntimeError) as error:  # what a single reply holds can end a sum: no inverse, say
         open_weights = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-        if open_weights and all(_is_precise(reply.payload) for reply in replies):
+        if open_weights and _are_alike([reply.payload for reply in replies]):
             raise  # prior and rows are to blame, and no site: whose matrix has an inverse, rounding decides
         sifted = _leave_out(replies, pool, is_sound)
         if sifted is None:
@@ -145,12 +147,17 @@ def sift(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], boo
     return sifted
 
 
-def _is_precise(payload: Tree) -> bool:
-    """Whether a reply is a Gaussian whose precision is one, but for rounding."""
-    if not isinstance(payload, Dense) or not holds_finite(payload):
-        return False
-    values = torch.linalg.eigvalsh(payload.precision.double())
-    return bool(values[0] >= -ROUNDING * values[-1])
+def _are_alike(payloads: Sequence[Tree]) -> bool:
+    """Whether replies are Gaussians with precisions, but for rounding, none of which is far above the others."""
+    largest = []
+    for payload in payloads:
+        if not isinstance(payload, Dense) or not holds_finite(payload):
+            return False
+        values = torch.linalg.eigvalsh(payload.precision.double())
+        if values[0] < -ROUNDING * values[-1]:
+            return False
+        largest.append(float(values[-1]))
+    return max(largest) <= FAR * statistics.median(largest)
 
 
 def _leave_out(replies: Sequence[Received], pool: Pool, is_sound: Callable[[Tree], bool]) -> Sifted | None:
