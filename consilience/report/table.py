@@ -66,9 +66,11 @@ def run_table(run: Json) -> RenderableType:
     for _, name, scores in report.scored_bounds:
         columns.append((name, Scores(scores.metrics)))  # their intervals are in the report
     grids = [_run_grid(report, columns), *(_run_grid(report, columns[:n], narrow=True) for n in (len(columns), 2, 1))]
-    grid = Fitting(*grids)
+    shown: list[RenderableType] = [Fitting(*grids), Text()]
+    if not report.scores.metrics:  # no row was held out
+        shown = []
     notes = Text("\n".join(_run_notes(report)), "dim")
-    return Padding(Group(Text(report.title, "bold"), Text(sentence(report)), Text(), grid, Text(), notes), (1, 0))
+    return Padding(Group(Text(report.title, "bold"), Text(sentence(report)), Text(), *shown, notes), (1, 0))
 
 
 def comparison_table(comparison: Json) -> RenderableType:

@@ -66,6 +66,7 @@ def test_a_run_on_all_rows_has_effects_and_no_scores(tmp_path: Path, invoke: Inv
     code, shown, error = invoke("run", "glm", *words, "--test", "0", "--calibration", "0", "--out", str(tmp_path / "r"))
     assert code == 0, error
     assert "nothing is scored" in " ".join(shown.split())
+    assert "This run" not in shown  # a table without rows
     report = json.loads((tmp_path / "r" / "run.json").read_text())
     assert not report.get("metrics") and not report["bounds"] and not report["baselines"]
     table = [line.split(",") for f in sorted(tmp_path.glob("*.csv")) for line in f.read_text().split()[1:]]

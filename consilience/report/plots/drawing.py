@@ -38,6 +38,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False, "legend.fontsize": 8.5, "legend.handlelength": 1.2, "lines.linewidth": 1.4,
 }  # fmt: skip
 MANY_SITES = 30  # beyond these only every tenth is named
+ROOM = 100.0  # times the lowest: on an axis that goes further labels at 1, 3, 10 and so on would touch
 PERCENT = FuncFormatter(lambda x, _: percent(x))
 BYTES = FuncFormatter(lambda x, _: human_bytes(x).replace(".0", ""))
 
@@ -158,7 +159,11 @@ def score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
     axes.margins(x=0.08)
     if is_wide(values):
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3), numticks=9))
+        low, high = axes.get_xlim()
+        between: tuple[float, ...] = (1.0, 3.0)
+        if high > ROOM * low:
+            between = (1.0,)
+        axes.xaxis.set_major_locator(LogLocator(subs=between, numticks=9))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         return
