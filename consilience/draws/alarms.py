@@ -13,7 +13,7 @@ from torch import Tensor
 from consilience.aggregation.importance import DOUBTFUL
 from consilience.distributions.posterior import Dense, natural
 from consilience.draws.convergence import effective, r_hat
-from consilience.draws.rules import Factors, least_share
+from consilience.draws.rules import Factors, Made, least_share
 from consilience.draws.space import Space
 from consilience.draws.transforms import Interval, Simplex
 
@@ -25,6 +25,8 @@ BENT, TOO_BENT = 0.5, 2.0  # skewness of a site's draws in unconstrained space
 VALLEY, LESSER = 0.6, 0.05  # between two modes against the lower of them, and the share of draws there
 PULL = 1.0  # pooled SDs by which the prior moves the pool
 APART = 0.5  # pooled SDs between two rules' means; or the log of the ratio of their SDs
+ERROR, TOO_LARGE = 0.1, 0.5  # Monte Carlo error of a pooled mean, in pooled SDs
+FAR = 1.0  # SDs beyond √d that a pool is from a site's draws
 GRID = 128  # places at which a density is looked at
 ROUGH = 0.5  # deviation of a log-prior from a quadratic, times how often it is taken out
 SHUFFLED = 4  # components beyond which permutations are not gone through
@@ -76,7 +78,9 @@ def chain_alarms(names: Sequence[str], chains: Sequence[Tensor], labels: Sequenc
 
 
 def difference(factors: Factors) -> tuple[float, int, float]:
-    """Compare what the sites' rows say.
+    """Compare the sites' posteriors.
+
+    The prior is in all of them and draws them together, so that chance is not overstated where they know little else.
 
     Returns:
         How probable it is that they differ so much by chance; the site that is farthest from the others; and how
@@ -84,7 +88,7 @@ def difference(factors: Factors) -> tuple[float, int, float]:
     """
     from scipy.special import chdtrc
 
-    own = [natural(g) for g in factors.without(1.0)]
+    own = [natural(g) for g in factors.gaussians]
     precision = torch.stack([n.precision for n in own])
     linear = torch.stack([n.linear for n in own])
     whole, sums = precision.sum(0), linear.sum(0)
@@ -273,6 +277,34 @@ def label_alarms(space: Space, names: Sequence[str], chains: Sequence[Tensor]) -
                 )
                 yield Alarm("labels", True, sentence, as_is)
                 break
+
+
+def error_alarms(made: Made, names: Sequence[str], labels: Sequence[str]) -> Iterator[Alarm]:
+    """Look whether the sites' draws are enough, and lie where the pool is.
+
+    Args:
+        made: The pool's draws, with what its rule measured.
+        names: The sites.
+        labels: What each number is called.
+    """
+    if made.error is not None:
+        j = int(made.error.argmax())
+        value = float(made.error[j])
+        if value > ERROR:
+            sentence = (
+                f"The pooled mean of {labels[j]} has a Monte Carlo error of {value:.2f} SDs: send more draws, or "
+                "correct the pool by a further round."
+            )
+            yield Alarm("Monte Carlo error", value > TOO_LARGE, sentence, value)
+    if made.away is not None:
+        k = max(range(len(names)), key=made.away.__getitem__)
+        value = made.away[k]
+        if value > len(labels) ** 0.5 + FAR:
+            sentence = (
+                f"The pool lies {value:.1f} SDs from what {names[k]} sent, where its draws say little: correct the "
+                "pool by a further round."
+            )
+            yield Alarm("support", False, sentence, value)
 
 
 def pool_alarms(factors: Factors, pooled: Dense, labels: Sequence[str], k: float | None) -> Iterator[Alarm]:

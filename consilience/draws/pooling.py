@@ -21,6 +21,7 @@ from consilience.draws.alarms import (
     apart,
     chain_alarms,
     difference,
+    error_alarms,
     knowledge_alarms,
     label_alarms,
     overlap_alarms,
@@ -33,9 +34,10 @@ from consilience.draws.convergence import effective
 from consilience.draws.moments import Moments
 from consilience.draws.priors import FLAT, Given, Prior, make_prior, prior_draws, supports
 from consilience.draws.reading import EXTRA, Draws, load_xarray, read
-from consilience.draws.rules import BY_MOMENTS, RULES, Factors, Made, hierarchical
+from consilience.draws.rules import BY_MOMENTS, RULES, Factors, Made, hierarchical, rows_of
 from consilience.draws.space import Space, shared_space
 from consilience.draws.transforms import Transform
+from consilience.draws.warped import few_enough
 from consilience.errors import InputError, RunWarning, unknown_name
 from consilience.key import Key
 
@@ -257,10 +259,12 @@ def choose(factors: Factors) -> Choice:
         return Choice("hierarchical", f"the sites differ more than chance allows, {factors.names[farthest]} most")
     if any(x is None for x in factors.draws):
         return Choice("gaussian", "a site sent moments, of which only Gaussians can be made")
+    if few_enough(factors.width, rows_of(factors.draws)):
+        return Choice("reweighted", "it follows skewness, which moves means the more, the more sites are multiplied")
     bent = max(float(skewness(x).abs().max()) for x in factors.draws if x is not None)
     if bent > BENT:
         return Choice("reweighted", f"draws are skewed ({bent:.1f}), which a Gaussian does not follow")
-    return Choice("gaussian", f"the sites agree and their draws are close to Gaussian (skewness {bent:.1f} at most)")
+    return Choice("gaussian", f"{factors.width} numbers are too many for third cumulants of so few draws")
 
 
 def _named(sites: Sequence[Any]) -> list[Any]:
@@ -343,6 +347,7 @@ def _look(space: Space, chains: Sequence[Tensor | None], factors: Factors, chose
     yield from shape_alarms(factors, labels, chosen.rule not in BY_MOMENTS)
     found = dense_moments(Samples({"u": made.draws}))
     yield from pool_alarms(factors, found, labels, made.k)
+    yield from error_alarms(made, names, labels)
     if multiplies and values and len(values) == len(chains):
         yield from _compare(factors, chosen, found, labels, key)
 
@@ -351,7 +356,7 @@ def _compare(factors: Factors, chosen: Choice, found: Dense, labels: Sequence[st
     """Warn where another rule says something else."""
     other = "reweighted"
     if chosen.rule == "reweighted":
-        other = "consensus"
+        other = "gaussian"
     made = RULES[other](factors, 1000, key)
     gap = apart(found, dense_moments(Samples({"u": made.draws})))
     j = int(gap.argmax())

@@ -265,7 +265,7 @@ def _from_function(function: Callable[[dict[str, Any]], float], space: Space, ve
     u = torch.cat([v[:: max(1, len(v) // each)] for v in vectors])
 
     def density(rows: Tensor) -> Tensor:
-        return evaluate(function, space, rows) + space.log_jacobian(rows)
+        return _values(function, space, rows) + space.log_jacobian(rows)
 
     fitted = _from_values(density(u), u, "a function")
     return Prior("a function", density, fitted.gaussian, fit=fitted.fit)
@@ -277,12 +277,18 @@ def evaluate(function: Callable[[dict[str, Any]], float], space: Space, u: Tenso
     Raises:
         InputError: It is not finite.
     """
-    x = {name: values.numpy() for name, values in space.constrain(u).items()}
-    found = [float(function({name: values[s] for name, values in x.items()})) for s in range(len(u))]
-    logs = torch.tensor(found, dtype=torch.float64)
+    logs = _values(function, space, u)
     if bool(torch.isnan(logs).any()):
         raise InputError("The function returned a value that is no number: let it return a finite log-density.")
     return logs
+
+
+def _values(function: Callable[[dict[str, Any]], float], space: Space, u: Tensor) -> Tensor:
+    """A function of the parameters at rows [S, d]; far from all draws it may be no number."""
+    x = {name: values.numpy() for name, values in space.constrain(u).items()}
+    with np.errstate(all="ignore"):
+        found = [float(function({name: values[s] for name, values in x.items()})) for s in range(len(u))]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def _from_values(values: Tensor, u: Tensor, said: str) -> Prior:

@@ -14,10 +14,10 @@ from torch import Tensor
 from consilience.aggregation.affine import barycentre, consensus, transport
 from consilience.aggregation.importance import resample, smooth
 from consilience.aggregation.kernels import multiply_kernels, multiply_semiparametric
-from consilience.distributions.posterior import Dense, Natural, Samples, draw, from_natural, natural
+from consilience.distributions.posterior import Dense, Natural, Samples, draw, natural
 from consilience.distributions.prior import Flat
 from consilience.draws.priors import Prior
-from consilience.draws.warped import fit_warped
+from consilience.draws.warped import Warped, fit_warped
 from consilience.glm.hierarchy import populations, stack
 from consilience.key import Key
 
@@ -26,6 +26,9 @@ SWEEPS = 200  # of a chain of kernel densities
 FREEDOM = 7.0  # of the Student's t that proposals are from
 WIDER = 1.15  # its scale against the Gaussian's
 TIMES = 10  # proposals a draw
+SPREAD = 100.0  # equal weights, and ten a number, that proposals are moved by; weights are tempered until there are
+WORTHLESS = 20.0  # equal weights: fewer are no posterior
+PARTS = 4  # of draws, each left out once
 WALKERS, WALK = 500, 60  # chains over τ, and sweeps of each
 
 
@@ -58,12 +61,12 @@ class Factors:
         known = [natural(g) for g in self.gaussians]
         precision = torch.stack([n.precision for n in known]).sum(0)
         linear = torch.stack([n.linear for n in known]).sum(0)
-        at = torch.linalg.solve(precision, linear)
+        centre = at = torch.linalg.solve(precision, linear)
         found = Natural(linear, precision)
         for _ in range(20):  # the prior is expanded where the pool is
             prior = self.prior.natural(at)
             found = Natural(linear - self.spare * prior.linear, precision - self.spare * prior.precision)
-            moved = torch.linalg.solve(_definite(found.precision, precision), found.linear)
+            moved = _kept_proper(found, precision, centre).mean
             if self.prior.gaussian is not None or float((moved - at).abs().max()) < 1e-9:
                 break
             at = moved
@@ -72,11 +75,10 @@ class Factors:
     @cached_property
     def product(self) -> Dense:
         """The pooled Gaussian; directions that nothing is known of are kept proper."""
-        whole = torch.stack([g.precision for g in self.gaussians]).sum(0)
-        precision = _definite(self.raw.precision, whole)
-        found = from_natural(Natural(self.raw.linear, precision), {}, 0.0)
-        assert isinstance(found, Dense)
-        return found
+        known = [natural(g) for g in self.gaussians]
+        whole = torch.stack([n.precision for n in known]).sum(0)
+        centre = torch.linalg.solve(whole, torch.stack([n.linear for n in known]).sum(0))
+        return _kept_proper(self.raw, whole, centre)
 
     @cached_property
     def known(self) -> Natural:
@@ -88,11 +90,8 @@ class Factors:
         found = []
         for g in self.gaussians:
             own = natural(g)
-            precision = _definite(
-                own.precision - power * self.known.precision, self.product.precision / len(self.names)
-            )
-            linear = own.linear - power * self.known.linear
-            found.append(Dense(torch.linalg.solve(precision, linear), precision))
+            left = Natural(own.linear - power * self.known.linear, own.precision - power * self.known.precision)
+            found.append(_kept_proper(left, self.product.precision / len(self.names), self.product.mean))
         return found
 
     @cached_property
@@ -113,6 +112,8 @@ class Made(NamedTuple):
         draws: [S, d].
         k: k̂, where importance weights were used.
         effective: How many equal weights theirs are worth.
+        error: The Monte Carlo error of the pooled means that the sites' draws bring with them, in pooled SDs [d].
+        away: How many SDs the pool is from what each site sent.
         tau: Draws of how much sites differ [S, d], where the rule finds that.
         newcomer: Draws of a new site's parameters [S, d], likewise.
     """
@@ -120,6 +121,8 @@ class Made(NamedTuple):
     draws: Tensor
     k: float | None = None
     effective: float | None = None
+    error: Tensor | None = None
+    away: tuple[float, ...] | None = None
     tau: Tensor | None = None
     newcomer: Tensor | None = None
 
@@ -172,18 +175,38 @@ def reweighted(factors: Factors, count: int, key: Key) -> Made:
     fitted = [fit_warped(x) for x in factors.draws if x is not None]
 
     def target(u: Tensor) -> Tensor:
-        return sum((f.log(u) for f in fitted), -factors.spare * factors.prior.density(u))
+        known = factors.prior.density(u)
+        logs = sum((f.log(u) for f in fitted), -factors.spare * known)
+        return torch.where(torch.isfinite(known), logs, -math.inf)
 
-    return weigh(target, factors.product, count, key)
+    made = weigh(target, factors.product, count, key)
+    centre = made.draws.mean(0)
+    away = tuple(f.distance(centre) for f in fitted)
+    return made._replace(error=_error(factors, fitted, made.draws), away=away)
 
 
-def weigh(target: Callable[[Tensor], Tensor], start: Dense, count: int, key: Key, looks: int = 4) -> Made:
+def _error(factors: Factors, fitted: Sequence[Warped], u: Tensor) -> Tensor:
+    """The pooled means' Monte Carlo error, in pooled SDs: from pools that leave out a part of each site's draws."""
+    whole = torch.stack([f.log(u) for f in fitted]).sum(0)
+    means = []
+    for part in range(PARTS):
+        others = [f.without(x, part, PARTS) for f, x in zip(fitted, factors.draws, strict=True) if x is not None]
+        weights = torch.softmax(torch.stack([f.log(u) for f in others]).sum(0) - whole, 0)
+        means.append(weights @ u)
+    spread: Tensor = ((PARTS - 1) * torch.stack(means).var(0, correction=0)).sqrt()
+    return spread / u.std(0)
+
+
+def weigh(target: Callable[[Tensor], Tensor], start: Dense, count: int, key: Key, looks: int = 6) -> Made:
     """Draw from a density by importance weights about a Gaussian, which follows the weights a few times.
 
     Args:
         target: Log-density of rows [S, d], up to a constant.
         count: How many draws to make.
         looks: How often the Gaussian is moved to where the weight is, at most.
+
+    Returns:
+        The draws; where a handful of proposals has all the weight, those of the Gaussian, with a k̂ that says so.
     """
     about = start
     for look in range(looks):
@@ -191,8 +214,21 @@ def weigh(target: Callable[[Tensor], Tensor], start: Dense, count: int, key: Key
         weights = smooth(target(u) - density)
         if (weights.k < 0.3 and weights.effective > count) or look == looks - 1:
             break
-        about = moments_of(u, weights.logs)
+        about = moments_of(u, _tempered(weights.logs, max(SPREAD, 10.0 * u.shape[1])))
+    if not weights.effective >= WORTHLESS:
+        return Made(_drawn(start, count, key.fold(-2)), math.inf, weights.effective)
     return Made(u[resample(weights.logs, count, key.fold(-2))], weights.k, weights.effective)
+
+
+def _tempered(logs: Tensor, fewest: float) -> Tensor:
+    """Weights to the largest power, at most 1, with which as many equal ones are worth as much."""
+    power = 1.0
+    while power > 1e-3:
+        taken = torch.log_softmax(power * logs, 0)
+        if float(1 / (2 * taken).exp().sum()) >= fewest:
+            break
+        power *= 0.7
+    return taken
 
 
 def propose(about: Dense, count: int, key: Key) -> tuple[Tensor, Tensor]:
@@ -292,16 +328,15 @@ RULES: dict[str, Rule] = {
 BY_MOMENTS = ("gaussian", "hierarchical")  # rules that need no draws of a site
 
 
-def _definite(precision: Tensor, beside: Tensor) -> Tensor:
-    """Keep a precision positive: no direction has less than a small part of another, positive one."""
+def _kept_proper(known: Natural, beside: Tensor, centre: Tensor) -> Dense:
+    """Write a Gaussian by its mean; in directions that it says nothing of, it is wide and about a centre."""
     lower = torch.linalg.cholesky(beside)
     back = torch.linalg.inv(lower)
-    values, vectors = torch.linalg.eigh(back @ precision @ back.mT)
-    if float(values.min()) >= LEAST:
-        return precision
+    values, vectors = torch.linalg.eigh(back @ known.precision @ back.mT)
+    kept = values.clamp(min=LEAST)
+    place = torch.where(values < LEAST, vectors.mT @ (lower.mT @ centre), (vectors.mT @ (back @ known.linear)) / kept)
     half = lower @ vectors
-    kept: Tensor = (half * values.clamp(min=LEAST)) @ half.mT
-    return kept
+    return Dense(back.mT @ (vectors @ place), (half * kept) @ half.mT)
 
 
 def least_share(precision: Tensor, beside: Tensor) -> tuple[float, Tensor]:

@@ -324,10 +324,9 @@ def mask(name: str, counts: list[int], site: int | None) -> Callable[[Rows], Row
 
     def part(rows: Rows) -> Rows:
         if name == "gaussian process":
-            own = rows["inside"]
-            if site is not None:
-                own = own * (np.arange(SITES) == site)[:, None]
-            return {**rows, "inside": own}
+            if site is None:
+                return rows
+            return {key: value[site : site + 1] for key, value in rows.items()}  # a curve each
         owners = site_of(counts)
         if name == "wards":
             owners = np.repeat(owners, WARD)

@@ -34,12 +34,13 @@ def test_stan_s_files_are_pooled_written_and_corrected(invoke: Invoke) -> None:
     code, out, err = invoke("draws", "pool", *SITES, *PRIOR, "--out", "pooled.nc")
 
     assert code == 0, out + err
-    assert "Nothing speaks against this pool." in out + err and "simplex" in out + err
+    assert "Monte Carlo error" in out + err and "The pool can be used" in out + err  # of 500 draws a site
+    assert "simplex" in out + err
     mean, sd = truth()
     pooled = co.draws.read("pooled.nc").posterior
     beta = pooled["beta"].values.reshape(-1, 2)
     assert np.abs((beta.mean(0) - mean) / sd).max() < 0.2  # 500 draws a site
-    np.testing.assert_allclose(beta.std(0), sd, rtol=0.1)
+    np.testing.assert_allclose(beta.std(0), sd, rtol=0.15)
 
     code, out, err = invoke("draws", "ask", "pooled.nc", "--draws", "500", "--out", "ask.nc")
     assert code == 0 and "Next: at each site" in out + err

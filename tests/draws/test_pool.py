@@ -55,9 +55,9 @@ def priors(line: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("prior", ["density", "draws", "function"])
 def test_the_gaussian_rule_is_exact_for_a_gaussian_model(line: dict[str, Any], prior: str) -> None:
-    pooled = co.draws.pool(line["sites"], priors(line)[prior])
+    pooled = co.draws.pool(line["sites"], priors(line)[prior], "gaussian")
 
-    assert pooled.rule == "gaussian" and pooled.usable and not pooled.alarms
+    assert pooled.usable and not pooled.alarms
     assert np.abs((flat(pooled).mean(0) - line["mean"]) / line["sd"]).max() < NEAR
     np.testing.assert_allclose(flat(pooled).std(0), line["sd"], rtol=0.06)
 
@@ -127,6 +127,37 @@ def test_the_product_itself_is_numpyros_to_rounding(line: dict[str, Any]) -> Non
     np.testing.assert_allclose(torch.linalg.inv(factors.product.precision), np.asarray(var), rtol=5e-3, atol=1e-5)
 
 
+def test_skewness_in_any_direction_is_followed() -> None:
+    """Logarithms of rates, mixed: the product of log-gamma densities is one, whose numbers add up.
+
+    A Gaussian product is off by about ½ · skewness · √sites = ½ / √8 · √5 = 0.4 SDs where there are 8 counts a site.
+    """
+    rng = np.random.default_rng(8)
+    mixed = np.array([[1.0, 0.7, -0.4], [0.2, 1.0, 0.6], [-0.5, 0.3, 1.0]])
+    counts = rng.poisson(8.0, size=(5, 3))
+    sites = [{"u": np.log(rng.gamma(1.0 * own, 1.0, size=(4, 1000, 3))) @ mixed} for own in counts]
+    truth = np.log(rng.gamma(1.0 * counts.sum(0), 1 / 5, size=(400_000, 3))) @ mixed
+    off = {}
+
+    for rule in ("gaussian", "auto"):
+        pooled = co.draws.pool(sites, "flat", rule)
+        off[pooled.rule] = np.abs((flat(pooled, "u").mean(0) - truth.mean(0)) / truth.std(0)).max()
+
+    assert off["gaussian"] > 0.2 and off["reweighted"] < 0.15
+    np.testing.assert_allclose(flat(pooled, "u").std(0), truth.std(0), rtol=0.08)
+
+
+def test_a_site_that_knows_less_than_the_prior_does_not_run_away() -> None:
+    """Without its prior such a site would have no precision, and a mean anywhere: sites seemed to differ (p = 0)."""
+    rng = np.random.default_rng(9)
+    sites = [{"a": rng.normal(0.3, width, size=(4, 500))} for width in (0.5, 0.9, 1.0, 1.1)]  # a prior of SD 1
+
+    pooled = co.draws.pool(sites, {"a": "normal(0, 1)"}, "hierarchical")
+
+    assert not any(alarm.kind == "overlap" for alarm in co.draws.pool(sites, {"a": "normal(0, 1)"}).alarms)
+    assert abs(flat(pooled, "a").mean()) < 2 and flat(pooled, "a").std() < 3
+
+
 # --- the Jacobian, once --------------------------------------------------------------------------------------------
 
 
@@ -179,7 +210,7 @@ def test_shares_are_pooled_on_their_simplex() -> None:
     assert str(pooled.space.parameters[0].transform) == "simplex"
     found = flat(pooled, "share")
     np.testing.assert_allclose(found.sum(1), 1)
-    assert np.abs((found.mean(0) - truth.mean()) / np.sqrt(truth.var())).max() < 0.1
+    assert np.abs((found.mean(0) - truth.mean()) / np.sqrt(truth.var())).max() < 0.15  # its Monte Carlo SD is 0.05
     np.testing.assert_allclose(found.std(0), np.sqrt(truth.var()), rtol=0.06)
 
 
@@ -274,7 +305,7 @@ def test_names_dimensions_and_coordinates_come_back() -> None:
 
     assert set(made.posterior.data_vars) == {"beta", "sigma"}  # theta is a site's own
     assert list(arviz.summary(made).index) == ["beta[age]", "beta[dose]", "sigma"]
-    assert made.posterior.attrs["rule"] == "gaussian"
+    assert made.posterior.attrs["rule"] == "reweighted"
 
 
 def test_the_same_seed_gives_the_same_draws(line: dict[str, Any]) -> None:
