@@ -19,6 +19,7 @@ from consilience.biostatistics.estimable import KNOWN, WHY, is_firm, is_informed
 from consilience.biostatistics.fitted import Fitted, fitted_from
 from consilience.biostatistics.heterogeneity import Heterogeneity, combine, reach
 from consilience.biostatistics.likelihoods import layer_of
+from consilience.biostatistics.meta_analysis import Meta, meta_analyse
 from consilience.biostatistics.spreadsheets import inert
 from consilience.biostatistics.terms import INTERCEPT, Design, Term
 from consilience.distributions.likelihood import Linked
@@ -29,6 +30,12 @@ from consilience.task import Task
 from consilience.tree import Params
 
 RATIOS = {"logit": "odds ratio", "log": "rate ratio", "hazard": "hazard ratio"}  # by what the outputs are
+FEWEST_ANALYSED = 7  # sites, below which a meta-analysis beside Q, τ and I² would have as many numbers as they sent
+NO_META = (
+    'The sites\' own estimates are not known here: a study shows them with hand_out = "ensemble", and its report has '
+    "a meta-analysis from seven sites on."
+)
+NO_SITES = "Here only the meta-analysis by REML with Hartung and Knapp's intervals is known, at 95 %."
 MANY = 1e6  # degrees of freedom, beyond which Student's t is normal to seven digits
 
 
@@ -70,6 +77,53 @@ class Estimate(NamedTuple):
     label: Label
     estimate: float
     error: float
+
+
+class Centres(NamedTuple):
+    """The intercepts of the sites, where each has its own.
+
+    Attributes:
+        kind: `fixed`, free numbers; `random`, normal about the common one.
+        tau: The deviation of random ones, on the scale of the linear predictor.
+        plain: The effects with one intercept for all sites, those of the table in its order.
+    """
+
+    kind: str
+    tau: float | None
+    plain: tuple[Estimate, ...]
+
+    def notes(self, estimates: Sequence[Estimate]) -> list[str]:
+        """Say which intercepts there are, and what they change in the table's estimates."""
+        how = {"fixed": "as a fixed effect", "random": "as a random effect"}[self.kind]
+        text = f"Each site has its own intercept, {how}."
+        if self.tau is not None:
+            text += f" The SD of the sites' intercepts is τ = {self.tau:.3g}."
+        changes = [
+            (abs(here.estimate - there.estimate) / here.error, here, there)
+            for here, there in zip(estimates, self.plain, strict=True)
+            if here.label.column != INTERCEPT and here.error > 0 and math.isfinite(there.estimate)
+        ]
+        if not changes:
+            return [text]
+        _, here, there = max(changes, key=lambda change: change[0])
+        return [
+            text,
+            f"With one intercept for all sites, '{here.label}' would be {there.estimate:.3g} ± {there.error:.2g}, "
+            f"not {here.estimate:.3g} ± {here.error:.2g}; no other effect changes more.",
+            "Predictions are by one intercept.",
+        ]
+
+
+class Analysed(NamedTuple):
+    """A meta-analysis of one effect.
+
+    Attributes:
+        label: What it is of.
+        meta: What the sites' own estimates say together.
+    """
+
+    label: Label
+    meta: Meta
 
 
 class Effect(NamedTuple):
@@ -139,6 +193,9 @@ class Effects:
         fitted: The rows it was fitted on; None where that is not known.
         freedom: Degrees of freedom behind the pooled standard errors, of numbers whose noise is estimated; None:
             intervals are normal.
+        centres: The sites' intercepts; None where all share one, or where nobody knows.
+        analysed: The meta-analyses by restricted likelihood with the intervals of Hartung and Knapp, at 95 %, where
+            they are shown and not `by_site`.
     """
 
     target: str
@@ -151,6 +208,8 @@ class Effects:
     newcomers: tuple[Estimate, ...] = ()
     fitted: Fitted | None = None
     freedom: float | None = None
+    centres: Centres | None = None
+    analysed: tuple[Analysed, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -158,6 +217,8 @@ class Effects:
         notes = []
         if self.fitted is not None:
             notes += self.fitted.notes()
+        if self.centres is not None:
+            notes += self.centres.notes(self.estimates)
         unknown = dict.fromkeys(str(found.label) for found in self.estimates if math.isnan(found.error))
         if unknown:
             notes.append(f"Not estimable: {', '.join(unknown)}. {WHY}")
@@ -220,6 +281,29 @@ class Effects:
         own = [found for part in self.by_site.values() for found in part if found.label == label]
         return combine([found.estimate for found in own], [found.error for found in own], self.level)
 
+    def meta_analysis(self, method: str = "REML", hartung_knapp: bool = True) -> list[Analysed]:
+        """Analyse the sites' own estimates of every effect but the intercept.
+
+        Args:
+            method: How τ² is found: REML, PM (Paule and Mandel) or DL (DerSimonian and Laird).
+            hartung_knapp: Whether the mean's interval is that of Hartung and Knapp, else normal.
+
+        Raises:
+            InputError: The sites' estimates are not known here, or only one analysis of them is.
+        """
+        if not self.by_site and self.analysed and (method, hartung_knapp, self.level) == ("REML", True, 0.95):
+            return [*self.analysed]
+        if not self.by_site:
+            raise InputError(NO_SITES if self.analysed else NO_META)
+        found = []
+        for estimate in self.estimates:
+            own = [(site, e) for site, part in self.by_site.items() for e in part if e.label == estimate.label]
+            numbers = [e.estimate for _, e in own], [e.error for _, e in own]
+            meta = meta_analyse(*numbers, method, hartung_knapp, self.level, [site for site, _ in own])
+            if meta is not None and estimate.label.column != INTERCEPT:
+                found.append(Analysed(estimate.label, meta))
+        return found
+
     def at(self, level: float) -> Effects:
         """Give all intervals another level.
 
@@ -246,7 +330,11 @@ class Effects:
         if not self.by_site:
             return self
         found = tuple(self.heterogeneity(i) for i in range(len(self)))
-        return dataclasses.replace(self, by_site={}, differences=found)
+        analysed: tuple[Analysed, ...] = ()
+        if len(self.by_site) >= FEWEST_ANALYSED:
+            told = self.at(0.95).meta_analysis()
+            analysed = tuple(line._replace(meta=line.meta._replace(left_out=())) for line in told)
+        return dataclasses.replace(self, by_site={}, differences=found, analysed=analysed)
 
     def to_frame(self) -> Any:
         """Make a data frame, a line each.
@@ -311,6 +399,19 @@ class Effects:
             value["new_site"] = [
                 {**new.label._asdict(), "estimate": new.estimate, "error": new.error} for new in self.newcomers
             ]
+        if self.analysed:
+            value["meta_analysis"] = [
+                {**line.label._asdict(), **line.meta._asdict(), "left_out": []} for line in self.analysed
+            ]
+        if self.centres is not None:
+            value["centre"] = {
+                "kind": self.centres.kind,
+                "tau": self.centres.tau,
+                "plain": [
+                    {**line.label._asdict(), "estimate": _or_none(line.estimate), "error": _or_none(line.error)}
+                    for line in self.centres.plain
+                ],
+            }
         return value
 
     def _site_lines(self) -> list[tuple[str, Estimate]]:
@@ -338,7 +439,18 @@ def from_json(value: Mapping[str, Any]) -> Effects:
     if value.get("fitted"):  # tables of before do not say it
         fitted = fitted_from(value["fitted"])
     names = (value["target"], value["against"], value["link"], value["level"])
-    return Effects(*names, estimates, by_site, differences, newcomers, fitted, value.get("freedom"))
+    centres = None
+    if value.get("centre"):
+        found = value["centre"]
+        centres = Centres(found["kind"], found["tau"], tuple(_estimate(line) for line in found["plain"]))
+    freedom = value.get("freedom")
+    analysed = tuple(_analysed(line) for line in value.get("meta_analysis", ()))
+    return Effects(*names, estimates, by_site, differences, newcomers, fitted, freedom, centres, analysed)
+
+
+def _analysed(line: Mapping[str, Any]) -> Analysed:
+    label = Label(*(str(line[field]) for field in Label._fields))
+    return Analysed(label, Meta(**{**{name: line[name] for name in Meta._fields}, "left_out": ()}))
 
 
 def _estimate(line: Mapping[str, Any]) -> Estimate:
@@ -364,6 +476,8 @@ def table_of(
     newcomer: Dense | None = None,
     fitted: Fitted | None = None,
     information: Tensor | None = None,
+    plain: Dense | None = None,
+    tau: Tensor | tuple[()] = (),
 ) -> Effects:
     """Make the table of a linear model.
 
@@ -375,6 +489,8 @@ def table_of(
         fitted: The rows it was fitted on.
         information: The precision of all rows' likelihood, without the prior [P, P]: an effect of which it says nothing
             is not estimable. None where it is not known.
+        plain: The Gaussian with one intercept for all sites, where `pooled` is of a model in which each has its own.
+        tau: The deviation of the sites' intercepts; () where they are free numbers, and no table can have them.
 
     Raises:
         InputError: The model is not linear on the columns, or its outputs have no effects.
@@ -384,7 +500,7 @@ def table_of(
             "The effects of a model with two outputs a number are not defined: use one noise for all rows."
         )
     link = task.likelihood.link
-    labels, rows = contrasts_of(task, design, link)
+    labels, rows = contrasts_of(task, design, link, plain is None or isinstance(tau, Tensor))
     shift = torch.tensor([_shift(label, design, link) for label in labels], dtype=torch.float64)
     known = None
     if information is not None:
@@ -402,7 +518,14 @@ def table_of(
     if link == "logit":
         against = design.reference
     freedom = _freedom(pooled, rows.shape[1])
-    return Effects(design.target, against, link, 0.95, estimates, by_site, (), newcomers, fitted, freedom).at(level)
+    centres = None
+    if plain is not None:
+        others = _contrast(labels, rows, shift, plain, known)
+        centres = Centres("fixed", None, others)
+        if isinstance(tau, Tensor):
+            centres = Centres("random", float(tau) * design.target_scale, others)
+    table = Effects(design.target, against, link, 0.95, estimates, by_site, (), newcomers, fitted, freedom, centres)
+    return table.at(level)
 
 
 def _freedom(pooled: Dense, count: int) -> float | None:
@@ -433,7 +556,7 @@ def _estimates(labels: Sequence[Label], means: Tensor, variances: Tensor) -> tup
     return tuple(Estimate(label, mean, error) for label, mean, error in triples)
 
 
-def contrasts_of(task: Task, design: Design, link: str) -> tuple[list[Label], Tensor]:
+def contrasts_of(task: Task, design: Design, link: str, intercept: bool = True) -> tuple[list[Label], Tensor]:
     """Write every effect as a combination of a task's weights.
 
     Args:
@@ -447,7 +570,7 @@ def contrasts_of(task: Task, design: Design, link: str) -> tuple[list[Label], Te
     layer = layer_of(task)
     places = _weight_places(layer)
     terms, rows = design.contrasts()
-    if places.shape[1] < rows.shape[1] or link == "hazard":  # no bias, or one that no outcome depends on
+    if places.shape[1] < rows.shape[1] or link == "hazard" or not intercept:  # no bias, or one that nothing depends on
         terms = terms[1:]
         rows = rows[1:]
     rows = rows[:, : places.shape[1]]

@@ -14,6 +14,7 @@ from consilience.data.sites import Data
 from consilience.distributions.likelihood import GaussianNoise
 from consilience.distributions.posterior import Dense, Natural, natural
 from consilience.errors import InputError
+from consilience.glm.centres import Given, plain_of
 from consilience.glm.derivatives import pack
 from consilience.glm.hierarchy import Hierarchy, mean_site, newcomer
 from consilience.glm.own_fit import MOST, OwnFit, fit_alone, fits_alone, is_on_columns
@@ -71,6 +72,44 @@ class Spread(Protocol):
     """A state that says how sites differ."""
 
     hierarchy: Any
+
+
+@runtime_checkable
+class PerSite(Protocol):
+    """A state that holds a model in which every site has its own intercept."""
+
+    given: Any
+
+
+def given_in(state: Any) -> Given | None:
+    """Find the model in which every site has its own intercept; None where all share one."""
+    if isinstance(state, PerSite) and isinstance(state.given, Given):
+        return state.given
+    return None
+
+
+def read_off(task: Task, state: Any, sites: Sequence[Natural]) -> dict[str, Any]:
+    """Find what `effects.table_of` makes a table of, by the names of its arguments.
+
+    Args:
+        state: The server's state after the last round.
+        sites: The sites' likelihoods; none where they are not known.
+
+    Raises:
+        InputError: There is no Gaussian over the weights of a linear model.
+    """
+    given = given_in(state)
+    found: dict[str, Any] = {"newcomer": newcomer_of(task, state)}
+    if given is None:
+        pooled = gaussian_of(task, state)
+        return {**found, "pooled": pooled, "information": information_of(task, state, pooled, sites)}
+    return {
+        **found,
+        "pooled": given.posterior,
+        "information": given.information,
+        "plain": gaussian_of(task, state),
+        "tau": given.tau,
+    }
 
 
 def hierarchy_in(state: Any) -> Hierarchy | None:
@@ -176,11 +215,11 @@ def from_replies(task: Task, state: Any, replies: Sequence[Received]) -> list[Na
     Returns:
         One for each reply; None where nothing says.
     """
-    payloads = [reply.payload for reply in replies]
+    payloads = [plain_of(reply.payload) for reply in replies]
     layer = layer_of(task)
     alone = dict(state.alone) if isinstance(state, Compared) else {}
     if replies and all(str(reply.client) in alone for reply in replies):
-        return [_from_fit(alone[str(reply.client)], layer) for reply in replies]
+        return [_from_alone(task, alone[str(reply.client)], layer) for reply in replies]
     if payloads and all(isinstance(payload, Dense) for payload in payloads):
         prior = task.prior.dense(layer)
         return [_without(payload, prior) for payload in payloads]
@@ -266,6 +305,12 @@ def _noise(sums: Sums, gram: Tensor, cross: Tensor) -> float:
     if freedom < 1 or left <= torch.finfo(sums.gram.dtype).eps * float(sums.square.sum()):
         return math.inf
     return left / freedom
+
+
+def _from_alone(task: Task, own: OwnFit | Sums, layer: Params) -> Natural:
+    if isinstance(own, Sums):
+        return _from_sums(task, own, layer)
+    return _from_fit(own, layer)
 
 
 def _from_fit(fit: OwnFit, layer: Params) -> Natural:

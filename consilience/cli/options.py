@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,14 @@ def data_like(incomplete: str) -> list[str]:
 def models_like(incomplete: str) -> list[str]:
     """Complete the name of a network."""
     return _names("models", incomplete)
+
+
+def with_centre(settings: Sequence[str] | None, centre: str | None) -> tuple[str, ...]:
+    """Add what `--centre` says to a method's settings."""
+    chosen = tuple(settings or ())
+    if centre is None:
+        return chosen
+    return (*chosen, f"centre={centre}")
 
 
 def features_like(incomplete: str) -> list[str]:
@@ -82,6 +91,13 @@ Unit_ = Annotated[str | None, typer.Option(help="Who is protected: row.")]
 Noise_ = Annotated[str | None, typer.Option(help="Where noise is added: site (all of it at each), or once.")]
 Honest_ = Annotated[
     int | None, typer.Option(help="Sites relied on to add their share under --noise once; by default all of them.")
+]
+Centre_ = Annotated[
+    str | None,
+    typer.Option(
+        help="Intercepts of the effects of glm: none, one for all sites; fixed, a free one a site; random, normal "
+        "ones. Studies have fixed unless asked otherwise."
+    ),
 ]
 Features_ = Annotated[
     str | None,

@@ -249,11 +249,14 @@ class OnFeatures:
     """It learns one linear layer on a fixed feature map.
 
     Attributes:
+        in_studies: Its usual settings in a study whose columns have effects, `field=value` each, where nobody chose
+            these fields.
         own_prior: It weighs a prior of its own, whatever the task's is. Where not, it learns the effects of a table's
             columns themselves, unless features are asked for.
     """
 
     own_prior: ClassVar[bool] = False
+    in_studies: ClassVar[tuple[str, ...]] = ()
 
     def sums_by_class(self, task: Task) -> bool:
         """Say whether a client sums products of features over each class by itself: few rows of one then stand out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, ones
@@ -102,6 +102,15 @@ def on_linear(method: Method | type[Method]) -> tuple[str, ...]:
     if issubclass(kind, OnColumns):
         return kind.on_linear
     return ()
+
+
+def in_studies(method: Method | type[Method], chosen: Iterable[str] = ()) -> tuple[str, ...]:
+    """List a method's usual settings in a study whose columns have effects, but for fields that somebody chose."""
+    kind = kind_of(method)
+    fields = {text.partition("=")[0] for text in chosen}
+    if not issubclass(kind, OnFeatures):
+        return ()
+    return tuple(setting for setting in kind.in_studies if setting.partition("=")[0] not in fields)
 
 
 def shows_inputs(method: Method) -> bool:

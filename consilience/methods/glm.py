@@ -16,10 +16,13 @@ from consilience.distributions.poisson import Poisson
 from consilience.distributions.posterior import Dense, Point, Posterior, centre
 from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
+from consilience.glm.centre_rounds import TYPES, doubt_centred, learn_own, plain_replies, tell_asked, weigh_asked
+from consilience.glm.centres import FIXED, Asked, Climb, Given, check_centre, has_centres
+from consilience.glm.centres_of_numbers import Ratio
 from consilience.glm.derivatives import NOTHING, Derivatives, Search, advance, begin, pack, sum_up, unpack
 from consilience.glm.event_sums import begin_search
 from consilience.glm.noisy_derivatives import NoisyDerivatives
-from consilience.glm.own_fit import OwnFit, Told, alone_of, doubt_told, summands_of, tell_first, without_own
+from consilience.glm.own_fit import OwnFit, Told, alone_of, summands_of, tell_first, without_own
 from consilience.glm.posteriors import Weighing, class_posterior, differentiate_at, number_posterior, weigh_rows
 from consilience.glm.predictions import predict_numbers, predict_on_features
 from consilience.glm.private import (
@@ -33,12 +36,25 @@ from consilience.glm.private import (
 from consilience.glm.problem import classes_of, layer_of, priors_of, warn_of_few_rows
 from consilience.glm.sums import Sums, add, check_memory
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
-from consilience.method import About, Diagnosed, Method, OnFeatures, Private, ReplyKind, Rounds, Summable, Validated
+from consilience.method import (
+    About,
+    Diagnosed,
+    Method,
+    OnFeatures,
+    Private,
+    Releasable,
+    ReplyKind,
+    Rounds,
+    Summable,
+    Validated,
+    keep_fields,
+)
 from consilience.method.settings import added
 from consilience.models.maps import last_layer
 from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.privacy.entropy import Source
 from consilience.task import Task
+from consilience.tree import Tree
 
 
 class GLMState(NamedTuple):
@@ -58,8 +74,28 @@ class GLMState(NamedTuple):
     alone: dict[str, OwnFit] | tuple[()] = ()
 
 
+class CentredState(NamedTuple):
+    """The same where every site has its own intercept; all is of the model with one for all but what follows.
+
+    Attributes:
+        posterior: As in `GLMState`, and so is the rest.
+        asked: Where derivatives of both are asked for.
+        search: See `GLMState`.
+        alone: See `GLMState`.
+        climb: How the model with an intercept for every site was found; () before.
+        given: That model, which the table of effects is of; () before.
+    """
+
+    posterior: Posterior
+    asked: Asked | tuple[()] = ()
+    search: Search | tuple[()] = ()
+    alone: dict[str, Any] | tuple[()] = ()
+    climb: Climb | Ratio | tuple[()] = ()
+    given: Given | tuple[()] = ()
+
+
 @dataclass(frozen=True)
-class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
+class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Method):
     """Logistic, linear, Poisson or Cox regression on fixed features: the mode of all rows, and its Laplace posterior.
 
         for each client k of K, in parallel, in the first round
@@ -72,6 +108,10 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
     6   it fell: θ ← θ − H⁻¹∇U; of many weights, H ≈ Σ (diag(p) − ppᵀ)/n ⊗ Σ φφᵀ, refined by earlier gradients
     7   p(θ | D) ≈ N(θ, H⁻¹)
 
+    Where sites have intercepts of their own, beside it and for the table of effects alone:
+    8       U of a site's rows with its intercept out of the way, `fixed` at its best or `random` and averaged over,
+            with gradient and Hessian; their sums are searched as in 5 and 6
+
     With `privacy`, classes alone: four rounds of 4 on bounded rows, with noise; the posterior of all four knows of it,
     and predictions are averaged over it: private.md.
 
@@ -82,6 +122,8 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
             weights; False: the mode predicts.
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
         compare: Whether sites send their own fits, by which the table of effects says how much sites differ.
+        centre: Intercepts of the effects: None, one for all; `fixed`, a free one a site; `random`, normal about the
+            common one. Predictions are by one for all, as a new site's own is not known.
     """
 
     about = About(
@@ -91,17 +133,19 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
         rounds=Rounds(8),
         everyone=True,
         reply=ReplyKind.SUM,
-        types=(Sums, Derivatives, Search, Told, OwnFit, Released, Last, NoisyDerivatives),
+        types=(Sums, Derivatives, Search, Told, OwnFit, Released, Last, NoisyDerivatives, *TYPES),
     )
     private_rounds = PRIVATE_ROUNDS
+    in_studies = (f"centre={FIXED}",)
 
     largest: int = 1500
     tolerance: float = 1e-8
     average: bool = False
     privacy: Privacy | None = added(None)
     compare: bool = added(True, before=False)
+    centre: str | None = added(None)
 
-    def init(self, task: Task, server: Server) -> GLMState:
+    def init(self, task: Task, server: Server) -> GLMState | CentredState:
         layer = last_layer(task.model)
         if not isinstance(task.likelihood, (Softmax, GaussianNoise, Poisson, Cox)):
             raise InputError("glm learns classes, or numbers with one noise for all rows: use heteroscedastic=False.")
@@ -110,14 +154,19 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
         check_memory(layer.in_features, classes_of(task) or 1, False)
         if self.privacy is not None:
             check_private_classes(task, self.privacy, server)
-        return GLMState(task.init(server.key))
+        check_centre(task, self.centre, self.has_hessian(task), self.privacy is not None)
+        state = CentredState if has_centres(task, self.centre) else GLMState
+        return state(task.init(server.key))
 
-    def broadcast(self, state: GLMState) -> Point | Last | tuple[()]:
+    def broadcast(self, state: GLMState | CentredState) -> Point | Last | Asked | tuple[()]:
         return state.asked
 
-    def local(self, task: Task, message: Point | Last | tuple[()], client: Client) -> Reply:
+    def local(self, task: Task, message: Point | Last | Asked | tuple[()], client: Client) -> Reply:
         data = client.data
+        if has_centres(task, self.centre):
+            return tell_asked(task, message, client, self.centre, self.compare)  # 1, 4, 8
         if self.privacy is not None:
+            assert not isinstance(message, Asked)
             return release_derivatives(task, self.privacy, message, data)
         if isinstance(client.memory, tuple):
             return Reply(tell_first(task, data, self.compare), data.size, keep=data.size)  # 1
@@ -126,7 +175,9 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
         sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
         return Reply(sent, data.size, client.memory)
 
-    def weighs(self, task: Task, message: Point | Last | tuple[()], data: Data) -> Weighing | None:
+    def weighs(self, task: Task, message: Point | Last | Asked | tuple[()], data: Data) -> Weighing | None:
+        if isinstance(message, Asked):
+            return weigh_asked(task, data, message)
         return None if self.privacy else weigh_rows(task, data, message, self.has_hessian(task))
 
     def spends(self, round: int) -> float:
@@ -138,29 +189,18 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
         part = part_of(reply.send.values.ndim == 2)
         return reply._replace(send=self.privacy.add_noise(reply.send, source, part))
 
-    def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
+    def aggregate(
+        self, task: Task, state: GLMState | CentredState, replies: Sequence[Received], server: Server
+    ) -> GLMState | CentredState:
         if self.privacy is not None:
             before = state.search if isinstance(state.search, NoisyDerivatives) else None
+            assert not isinstance(state, CentredState)
             return GLMState(*aggregate_private(task, self.privacy, state.asked, before, replies))
-        prior, _ = priors_of(task)
-        alone = alone_of(replies) or state.alone
-        replies = without_own(replies)
-        if isinstance(replies[0].payload, Sums):
-            warn_of_few_rows(replies)
-            totals = add(payloads(replies))
-            if classes_of(task) is None:
-                return GLMState(number_posterior(task, totals, self.has_hessian(task)))  # 2
-            search = begin(totals, prior)  # 3
-        elif task.outcome and not isinstance(state.search, Search):
-            search = begin_search(sum_up(payloads(replies)), prior, weights(replies).sum())  # 3
-        elif isinstance(state.search, Search) and isinstance(state.asked, Point):
-            search = advance(state.search, sum_up(payloads(replies)), prior)  # 5, 6
-        else:
-            return state
-        posterior = class_posterior(task, search, self.has_hessian(task))  # 7
-        if search.distance <= self.tolerance:
-            return GLMState(posterior, (), search, alone)
-        return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search, alone)
+        found = learn(task, state, plain_replies(replies), self.has_hessian(task), self.tolerance)
+        if not isinstance(state, CentredState):
+            return found
+        own = learn_own(task, self.centre, state, found, replies, self.tolerance)
+        return CentredState(**{**found._asdict(), **own})
 
     @property
     def folds(self) -> bool:
@@ -171,25 +211,30 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
         warn_of_few_rows(sums, whole=False)
         return super().fold(sums)
 
-    def predictive(self, task: Task, state: GLMState) -> Predictive:
+    def predictive(self, task: Task, state: GLMState | CentredState) -> Predictive:
         if isinstance(task.likelihood, GaussianNoise) and isinstance(state.posterior, Dense):
             return predict_numbers(task, state.posterior)
         if classes_of(task) is None or self.average or self.privacy is not None:
             return predict_on_features(task, state.posterior)
         return predict_on_features(task, centre(state.posterior, task.like))
 
-    def diagnose(self, task: Task, state: GLMState, x: Tensor) -> dict[str, Any]:
+    def diagnose(self, task: Task, state: GLMState | CentredState, x: Tensor) -> dict[str, Any]:
         if self.privacy is not None:
             return {}
         distance = 0.0
         if isinstance(state.search, Search):
             distance = state.search.distance
+        if isinstance(state, CentredState) and isinstance(state.climb, (Climb, Ratio)):
+            distance = max(distance, state.climb.distance)
         return {"relative_gradient": distance, "converged": distance <= self.tolerance}
 
-    def doubt(self, task: Task, message: Point | Last | tuple[()], send: Any) -> str | None:
+    def hand_out(self, state: GLMState | CentredState, ensemble: bool) -> Tree:
+        return keep_fields(state, ("posterior", "given"))
+
+    def doubt(self, task: Task, message: Point | Last | Asked | tuple[()], send: Any) -> str | None:
         if self.privacy is not None:
             return None  # noise may make sums what no rows have
-        return doubt_told(send)
+        return doubt_centred(send)
 
     def summation(self) -> Summation:
         return Total(summands_of)  # a site's own fit is no summand: where replies are masked, it stays there
@@ -197,3 +242,34 @@ class GLM(OnFeatures, Summable, Private, Validated, Diagnosed, Method):
     def has_hessian(self, task: Task) -> bool:
         """Tell whether there are few enough weights for a matrix of all pairs."""
         return sum(leaf.numel() for leaf in layer_of(task).values()) <= self.largest
+
+
+def learn(
+    task: Task, state: GLMState | CentredState, replies: Sequence[Received], whole: bool, tolerance: float
+) -> GLMState:
+    """Learn the model with one intercept for all sites from a round's replies.
+
+    Args:
+        replies: What the sites say of this model.
+        whole: Whether they send Hessians.
+        tolerance: Of the gradient relative to the first, where the search ends.
+    """
+    prior, _ = priors_of(task)
+    alone = alone_of(replies) or state.alone
+    replies = without_own(replies)
+    if isinstance(replies[0].payload, Sums):
+        warn_of_few_rows(replies)
+        totals = add(payloads(replies))
+        if classes_of(task) is None:
+            return GLMState(number_posterior(task, totals, whole))  # 2
+        search = begin(totals, prior)  # 3
+    elif task.outcome and not isinstance(state.search, Search):
+        search = begin_search(sum_up(payloads(replies)), prior, weights(replies).sum())  # 3
+    elif isinstance(state.search, Search) and isinstance(state.asked, (Point, Asked)):
+        search = advance(state.search, sum_up(payloads(replies)), prior)  # 5, 6
+    else:
+        return state if isinstance(state, GLMState) else GLMState(state.posterior, (), state.search, state.alone)
+    posterior = class_posterior(task, search, whole)  # 7
+    if search.distance <= tolerance:
+        return GLMState(posterior, (), search, alone)
+    return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search, alone)

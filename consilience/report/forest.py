@@ -16,6 +16,7 @@ from consilience.biostatistics.effects import Effect, Effects, Estimate, from_js
 from consilience.biostatistics.heterogeneity import reach
 from consilience.biostatistics.terms import INTERCEPT
 from consilience.errors import refuse_damage
+from consilience.report.meta_analysis import meta_pictures
 from consilience.report.page import Picture
 from consilience.report.plots.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
 from consilience.report.schema.wording import Json, percent
@@ -56,7 +57,7 @@ def effects_pictures(value: Json | None) -> list[Picture]:
         value: The table as the report has it; None where it has none.
 
     Returns:
-        One figure with its table, or none.
+        One figure with its table, and the sites' meta-analysis where it is known; or none.
     """
     if not value:
         return []
@@ -64,7 +65,8 @@ def effects_pictures(value: Json | None) -> list[Picture]:
         effects = from_json(value)
     if not any(row.column != INTERCEPT and not math.isnan(row.error) for row in effects):
         return []
-    return [Picture("Effects", Markup(forest(effects)), _caption(effects), _headings(effects), _table(effects))]
+    table = Picture("Effects", Markup(forest(effects)), _caption(effects), _headings(effects), _table(effects))
+    return [table, *meta_pictures(effects)]
 
 
 def forest(effects: Effects) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import fitted_from, fitted_of
-from consilience.biostatistics.likelihoods import from_replies, from_rows, gaussian_of, information_of, newcomer_of
+from consilience.biostatistics.likelihoods import from_replies, from_rows, gaussian_of, read_off
 from consilience.biostatistics.terms import design_of
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Natural
@@ -61,17 +61,15 @@ def run_effects(
         fit = whole.fit
     task, sites, state, _ = fit
     design = design_of(sites, reference)
-    pooled = gaussian_of(task, state)
     by_site = _likelihoods(fit)
     if not kept or (by_site and (whole is not None or not kept_of_all)):
-        newcomer = newcomer_of(task, state)
-        information = information_of(task, state, pooled, [*by_site.values()])
+        found = read_off(task, state, [*by_site.values()])
         fitted = fitted_of(sites)
         if fitted is None and kept and kept.get("fitted"):  # loaded without rows
             fitted = fitted_from(kept["fitted"])
         elif fitted is not None and whole is not None:
             fitted = fitted._replace(predicting=predicting)
-        return table_of(task, design, pooled, by_site, level, newcomer, fitted, information)
+        return table_of(task, design, sites=by_site, level=level, fitted=fitted, **found)
     if reference:
         raise InputError(
             "Another reference needs what the effects were fitted with: use the run's folder with all that is in it, "

@@ -9,7 +9,7 @@ import torch
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import Fitted
-from consilience.biostatistics.likelihoods import from_replies, gaussian_of, information_of, newcomer_of
+from consilience.biostatistics.likelihoods import from_replies, read_off
 from consilience.biostatistics.terms import MISSING, Design, Field, terms_of
 from consilience.errors import InputError, refuse_damage
 from consilience.messages import Received
@@ -92,16 +92,14 @@ def pooled_effects(
     """
     task = agreement.build_task()
     try:
-        pooled = gaussian_of(task, state)
         found = from_replies(task, state, replies) or ()
-        newcomer = newcomer_of(task, state)
-        information = information_of(task, state, pooled, found)
+        read = read_off(task, state, found)
         if len(found) < FEWEST:
             found = ()
         by_site = dict(zip(names, found, strict=False))
         merged = () if fitted is None else fitted.merged
         design = agreed_design(agreement, None, merged)
-        table = table_of(task, design, pooled, by_site, 0.95, newcomer, fitted, information)
+        table = table_of(task, design, sites=by_site, fitted=fitted, **read)
     except (InputError, RuntimeError):  # not linear, no Gaussian, or a precision that cannot be inverted
         return None
     if agreement.hand_out == "ensemble":
@@ -132,7 +130,4 @@ def model_effects(
     if kept is not None and kept.fitted is not None:
         fitted = kept.fitted
     design = agreed_design(model.agreement, reference, fitted.merged)
-    pooled = gaussian_of(task, model.state)
-    newcomer = newcomer_of(task, model.state)
-    information = information_of(task, model.state, pooled, ())
-    return table_of(task, design, pooled, None, level, newcomer, fitted, information)
+    return table_of(task, design, level=level, fitted=fitted, **read_off(task, model.state, ()))

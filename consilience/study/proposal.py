@@ -9,7 +9,7 @@ from typing import Any
 
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, usual_rounds
-from consilience.method.declared import knows_sites, on_linear, without_names
+from consilience.method.declared import in_studies, knows_sites, on_linear, without_names
 from consilience.methods import METHODS
 from consilience.methods.rules import Situation, advise
 from consilience.methods.situation import KINDS
@@ -92,6 +92,10 @@ def proposal(
         roles="content",
         **(privacy or {}),
     )
+    plain = draft.model == Agreement.model and draft.features == Agreement.features
+    if plain and not privacy and not target.event:  # where times are predicted, sites have baselines of their own
+        usual = in_studies(METHODS[method], settings)
+        draft = dataclasses.replace(draft, settings=(*settings, *usual))
     if effects:
         draft = dataclasses.replace(draft, test=0.0, choose=0.0)
     if target.event:

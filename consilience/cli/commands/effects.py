@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 from consilience.cli.app import app
 from consilience.cli.handed import columns, say, warn_unsigned, write_files
 from consilience.cli.screen import out
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,19 @@ def effects(
         list[str] | None,
         typer.Option(help="COLUMN=LEVEL to compare with, or TARGET=CLASS; the first ones by default. May be repeated."),
     ] = None,
+    meta: Annotated[
+        bool,
+        typer.Option("--meta", help="Show a random-effects meta-analysis of the sites' own estimates in its place."),
+    ] = False,
+    tau: Annotated[
+        str | None, typer.Option(help="With --meta, how τ is found: REML, PM or DL; by default REML.")
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(help="With --meta: hartung-knapp or normal; by default hartung-knapp.")
+    ] = None,
+    leave_one_out: Annotated[
+        bool, typer.Option("--leave-one-out", help="With --meta, also without each site in turn.")
+    ] = False,
     csv_: Annotated[Path | None, typer.Option("--csv", help="Also write the table here, with all digits.")] = None,
     json_: Annotated[
         Path | None, typer.Option("--to-json", help="Also write the table and the sites' own estimates here.")
@@ -42,7 +56,12 @@ def effects(
     """Show coefficients with intervals in the units of the columns, and how much sites differ."""
     from consilience.runs.store import as_json as to_bytes
 
+    if not meta and (tau is not None or interval is not None or leave_one_out):
+        raise InputError("--tau, --interval and --leave-one-out are of a meta-analysis: give --meta too.")
     table = _read(source, study, level, _references(reference or []), as_json)
+    if meta:
+        _analyse(table, tau, interval, leave_one_out, csv_, json_, as_json)
+        return
     if csv_ is not None:
         write_files(csv_, table.to_csv(), _said("Effects", as_json))
     if json_ is not None:
@@ -51,6 +70,52 @@ def effects(
         typer.echo(str(table))
         return
     _show(table)
+
+
+def _analyse(
+    table: Effects,
+    tau: str | None,
+    interval: str | None,
+    leave_one_out: bool,
+    csv_: Path | None,
+    json_: Path | None,
+    as_json: bool,
+) -> None:
+    """Show, and write where that is asked for, the meta-analysis of every effect."""
+    from consilience.biostatistics.meta_analysis import as_csv, as_json_lines
+    from consilience.report.meta_analysis import headings, left_out_lines, meta_lines, method_sentence
+    from consilience.runs.store import as_json as to_bytes
+
+    if interval not in (None, "hartung-knapp", "normal"):
+        raise unknown_name("interval", interval, ("hartung-knapp", "normal"))
+    found = table.meta_analysis((tau or "REML").upper(), interval != "normal")
+    if not found:
+        raise InputError("No effect is estimated by two sites: there is nothing to analyse together.")
+    labelled = [(line.label._asdict(), line.meta) for line in found]
+    if csv_ is not None:
+        write_files(csv_, as_csv(labelled), _said("Meta-analysis", as_json))
+    if json_ is not None:
+        write_files(json_, to_bytes({"meta_analysis": as_json_lines(labelled)}), _said("Meta-analysis", as_json))
+    if as_json:
+        typer.echo(json.dumps({"meta_analysis": as_json_lines(labelled)}, indent=1, ensure_ascii=False))
+        return
+    say(f"Meta-analysis of the sites' own estimates, effects on {table.outcome}.", "bold")
+    say(method_sentence(found[0].meta))
+    names = headings(table)
+    listing = columns(names, right=names[1:])
+    for cells in meta_lines(table, found):
+        listing.add_row(*cells)
+    out.print(listing)
+    if not leave_one_out:
+        return
+    if not any(line.meta.left_out for line in found):
+        raise InputError("--leave-one-out needs the sites' own estimates of three sites or more, by name.")
+    for line in found:
+        say(f"{line.label}, without each site in turn:")
+        listing = columns(["without", "mean", "interval", "tau", "I²"], right=["mean", "interval", "tau", "I²"])
+        for cells in left_out_lines(table, line.meta):
+            listing.add_row(*cells)
+        out.print(listing)
 
 
 def _said(what: str, quiet: bool) -> str:

@@ -19,7 +19,19 @@ from consilience.cli.groups import (
     PrivacyOptions,
     with_groups,
 )
-from consilience.cli.options import Conformal_, DataDir_, Json_, Level_, Rounds_, Seed_, Set_, Split_, methods_like
+from consilience.cli.options import (
+    Centre_,
+    Conformal_,
+    DataDir_,
+    Json_,
+    Level_,
+    Rounds_,
+    Seed_,
+    Set_,
+    Split_,
+    methods_like,
+    with_centre,
+)
 from consilience.cli.screen import out, print_report, progress, resumable, say_features, say_files
 from consilience.disk.locks import lock_folder
 from consilience.errors import refuse_damage
@@ -46,6 +58,7 @@ def run(
     split: Split_ = None,
     network: NetworkOptions,
     settings: Set_ = None,
+    centre: Centre_ = None,
     rounds: Rounds_ = None,
     seed: Seed_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out for tuning.")] = 0.0,
@@ -79,7 +92,7 @@ def run(
         if level is not None and not conformal:
             conformal = ASIDE
         problem = rows.problem(split=split, validation=validation, conformal=conformal, **vars(network))
-        recipe = choose(Recipe(method or "", problem, seed, tuple(settings or ())), private, rounds == 1)
+        recipe = choose(Recipe(method or "", problem, seed, with_centre(settings, centre)), private, rounds == 1)
         say_files(recipe.problem, not as_json)
         say_features(recipe.problem, network.model, network.features, not as_json)
         options = {

@@ -13,7 +13,7 @@ from consilience.cli.app import study_app
 from consilience.cli.applies import check_applies
 from consilience.cli.groups import PrivacyOptions, with_groups
 from consilience.cli.handed import say, say_table, write_files
-from consilience.cli.options import Event_, Exposure_, Horizon_, Seed_, Set_, Time_, features_like
+from consilience.cli.options import Centre_, Event_, Exposure_, Horizon_, Seed_, Set_, Time_, features_like, with_centre
 from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def new(
         bool, typer.Option("--effects", help="Coefficients with intervals are asked for: no row is held out.")
     ] = False,
     settings: Set_ = None,
+    centre: Centre_ = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of exchanging files; by default the method's usual number.")
     ] = None,
@@ -120,7 +121,7 @@ def new(
         columns_,
         method,
         model,
-        tuple(settings or ()),
+        with_centre(settings, centre),
         rounds,
         seed,
         scaling,
