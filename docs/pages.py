@@ -139,7 +139,7 @@ def method_index() -> str:
     )
 
 
-def method_table(link: str) -> str:
+def method_table(link: str = "methods/{name}.md") -> str:
     """One line a method with ticks: one round, no labels at the server, no rows at all there, regression."""
     heads = [
         "method",
@@ -159,9 +159,7 @@ def method_table(link: str) -> str:
             server == {Needs.NOTHING},
             "regression" in kind.about.tasks,
         )
-        label = f"`{name}`"
-        if link:
-            label = f"[{label}]({link.format(name=name)})"
+        label = f"[`{name}`]({link.format(name=name)})"
         title = re.split(r",|:| \(", citation(kind)[0])[0]
         if issubclass(kind, Bound):
             title += " (bound)"
@@ -302,6 +300,7 @@ def traffic() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "all_methods": method_table,
     "situations": situations,
     "regression": numbers,
     "traffic": traffic,
@@ -320,10 +319,6 @@ def fill(text: str) -> str:
 
 
 if __name__ == "__main__":  # python docs/pages.py: bring what is made from the code up to date
-    readme = RESULTS.parent / "README.md"
-    readme.write_text(
-        re.sub(r"\| method \|.*?\n\n", lambda _: method_table("") + "\n\n", readme.read_text(), flags=re.DOTALL)
-    )
     FILE.write_text(json.dumps(listing(), ensure_ascii=False, indent=1) + "\n")
     for page in Path(__file__).parent.glob("*.md"):
         page.write_text(fill(page.read_text()))

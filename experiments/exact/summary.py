@@ -1,4 +1,4 @@
-"""Write results/table.json, bytes.svg, and the tables of README.md, here and at the root: summary.py [FOLDER]
+"""Write results/table.json, bytes.svg, and the tables of README.md and docs/one-shot.md: summary.py [FOLDER]
 
 FOLDER is where table.py kept its trials, which join those of results/table.json; without one the tables are written
 from results/table.json as it is. Rows of columns 'exact/tuned' and 'exact/onehot' take the place of those of 'exact'.
@@ -30,7 +30,7 @@ from consilience.benchmark.trials import (
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "table.json", HERE / "README.md"
 BEGIN, END = "<!-- tables: summary.py -->", "<!-- end of the tables -->"
-FIRST_PAGE = HERE.parents[1] / "README.md"
+OVERVIEW = HERE.parents[1] / "docs" / "one-shot.md"
 BEGIN_CLAIMS, END_CLAIMS = "<!-- claims: experiments/exact/summary.py -->", "<!-- end of the claims -->"
 RESPLIT = {"digits": 0.25, "heart_disease": 0.25} | dict.fromkeys(
     ("air_quality", "bike", "wine", "real_estate", "forest_fire"), 0.25
@@ -191,7 +191,7 @@ def headline(trials: Trials) -> str:
 
 
 def claims(trials: Trials) -> str:
-    """What the first page says of a few rounds: NLL, accuracy, and what a site sends, beside each other."""
+    """What docs/one-shot.md says of a few rounds: NLL, accuracy, and what a site sends, beside each other."""
     shown = {
         "exact pooling, tuned": "exact: Tuned",
         "ten rounds of `glm`": logistic_row(10),
@@ -453,7 +453,7 @@ def main(words: list[str]) -> None:
         RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
     trials = stored_trials()
     replace_between(PAGE, BEGIN, page(trials), END)
-    replace_between(FIRST_PAGE, BEGIN_CLAIMS, claims(trials), END_CLAIMS)
+    replace_between(OVERVIEW, BEGIN_CLAIMS, claims(trials), END_CLAIMS)
     draw(trials, HERE / "results" / "bytes.svg")
 
 
