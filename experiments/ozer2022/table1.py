@@ -57,6 +57,9 @@ WHOLE = 60_000  # training rows in print: 600 for each of a hundred clients
 BY_SIZE = ("FVBWA",)
 SCALES = {  # after the rounds: local epochs, and which weightings
     "full": Scale(("fashion_mnist", "cifar10", "svhn"), None, None, {10: 50, 100: 500}, 10, ("FVBA", "FVBWA")),
+    "rounds": Scale(  # print's rounds and rows; the rules as printed, by size
+        ("fashion_mnist",), None, None, {10: 50, 100: 500}, 10, BY_SIZE, released=(), bounds=False, watched=True
+    ),
     "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, BY_SIZE),
     "evening": Scale(
         ("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, BY_SIZE, (), ("EAA", "GAA"), bounds=False, watched=True
