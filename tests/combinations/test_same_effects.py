@@ -24,6 +24,12 @@ from consilience.study.protocol.members import Study
 from consilience.study.rows import training_rows
 
 AGREED: dict[str, Any] = {"method": "glm", "settings": (), "rounds": 5, "smallest": 1, "choose": 0.0}
+ONE: dict[str, Any] = {**AGREED, "rounds": 1, "model": "linear"}
+METHODS: dict[str, dict[str, Any]] = {
+    "glm": AGREED,
+    "gaussian_product": {**ONE, "method": "gaussian_product", "settings": ("inference=VariationalGaussian",)},
+    "hierarchical": {**ONE, "method": "hierarchical"},
+}
 
 
 def by_files(study: Study, folder: Path) -> Effects:
@@ -64,10 +70,12 @@ def numbers(table: Effects) -> np.ndarray:
     return np.array([float(value if value is not None else 0.0) for line in (*lines, *own) for value in line])
 
 
-def test_three_ways_of_a_study_print_one_table(tmp_path: Path) -> None:
-    study = studies.study(tmp_path, hand_out="ensemble", **AGREED)
+@pytest.mark.parametrize("method", ["glm", pytest.param("gaussian_product", marks=pytest.mark.slow), "hierarchical"])
+def test_three_ways_of_a_study_print_one_table(tmp_path: Path, method: str) -> None:
+    study = studies.study(tmp_path, hand_out="ensemble", **METHODS[method])
     files = by_files(study, tmp_path)
-    assert set(files.by_site) == set(studies.NAMES) and files.rows[1].sites == 3
+    alone = set(studies.NAMES) if method != "hierarchical" else set()  # whose sites have no models without the others
+    assert set(files.by_site) == alone and files.rows[1].sites == len(alone)
     for other in (over_flower(study, tmp_path), simulated(study, tmp_path)):
         np.testing.assert_allclose(numbers(other), numbers(files), rtol=1e-6, atol=1e-9)
 
