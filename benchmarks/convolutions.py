@@ -19,7 +19,7 @@ from benchmarks.timing import alternating, medians, processor_seconds
 from consilience import tree
 from consilience.data import Data
 from consilience.distributions.prior import Flat
-from consilience.inference.fast.convolutions import write_stage
+from consilience.inference.fast.backprop_cnn import write_stage
 from consilience.inference.gradient import gradient_of
 from consilience.inference.optimisers import descend
 from consilience.key import Key

@@ -185,10 +185,10 @@ def play_deployed() -> None:
     sys.path.insert(0, str(PACKAGE.parent / "tests" / "helpers"))
     import loopback
 
-    from consilience.serialisation.signature import read_key
     from consilience.study.flower.server import rounds
     from consilience.study.flower.site import site_of
     from consilience.study.protocol.members import read
+    from consilience.study.protocol.signature import read_key
 
     join_study()
     study = read(Path("s.toml"))

@@ -19,7 +19,7 @@ from consilience.method import Bound, Method, Needs, Private, needs, usual_round
 from consilience.method.declared import is_sum, knows_sites, sends_inference, shows_inputs, summation
 from consilience.methods import METHODS
 from consilience.report.schema.wording import human_bytes, number
-from consilience.runs.provenance import citation
+from consilience.runs.identity import citation
 
 RESULTS = Path(__file__).parent.parent / "experiments"
 OTHERS = "<!-- the pages that nothing above names -->"

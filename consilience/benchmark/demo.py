@@ -10,7 +10,7 @@ from importlib import resources
 
 from consilience.benchmark.cells import Cell, Json, count_rows
 from consilience.benchmark.outcomes import outcomes
-from consilience.benchmark.rows import row
+from consilience.benchmark.row_words import row
 from consilience.data.sites import Sites
 from consilience.errors import Diverged
 from consilience.metrics.baselines import lines_to_beat

@@ -14,9 +14,9 @@ from consilience.distributions.predictive import Categorical, Distribution, Norm
 from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method, is_personal
-from consilience.prediction_sets.counts import count_scores
 from consilience.prediction_sets.cross import CrossGuarantee, check_folds, cross_intervals, cross_sets
-from consilience.prediction_sets.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
+from consilience.prediction_sets.nonconformity import CALIBRATION, PREDICTION, draws, row_scores, score_from
+from consilience.prediction_sets.score_counts import count_scores
 from consilience.runs.conformal import GRID, LEVEL
 from consilience.runs.problem import Problem, as_problem
 from consilience.runs.recipe import ingredients

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from consilience.benchmark.rows import has
+from consilience.benchmark.row_words import has
 from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.key import Key

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from consilience.benchmark.rows import Row
+from consilience.benchmark.row_words import Row
 from consilience.data.sites import Data, Sites
 from consilience.errors import Diverged
 from consilience.messages import Received

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.benchmark.rows import Row, assignments, fields, has, method_row, parse_word, read_settings, row
+from consilience.benchmark.row_words import Row, assignments, fields, has, method_row, parse_word, read_settings, row
 from consilience.data.splits.split import Split
 from consilience.data.splits.text import parse
 from consilience.errors import InputError, unknown_name

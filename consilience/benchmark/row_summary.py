@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from consilience.benchmark.cells import Cell, Json
-from consilience.benchmark.rows import Row
+from consilience.benchmark.row_words import Row
 from consilience.metrics.communication import Curve
 from consilience.metrics.paired import Difference
 from consilience.report.schema import wording as words

@@ -18,7 +18,7 @@ from consilience.benchmark.cells import Cell, Described, Json, claim
 from consilience.benchmark.export import write_comparison
 from consilience.benchmark.outcomes import outcomes
 from consilience.benchmark.plan import Plan, parse_seeds, slug
-from consilience.benchmark.rows import AnySettings, Row, read_layers
+from consilience.benchmark.row_words import AnySettings, Row, read_layers
 from consilience.benchmark.summary import Cells, Comparison, summarise_part, title
 from consilience.data.sites import Sites
 from consilience.data.splits.split import Split
@@ -38,8 +38,8 @@ from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.participation import check as check_participation
 from consilience.runs.engines.participation import participation as as_participation
 from consilience.runs.engines.processes import check_sendable, run_in_processes
+from consilience.runs.identity import check
 from consilience.runs.problem import Problem
-from consilience.runs.provenance import check
 from consilience.runs.run import Compute
 from consilience.runs.store import FORMAT, Store
 from consilience.task import Task

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 from consilience.benchmark.cells import Json, claim
 from consilience.benchmark.grids import Grid, Point, check_grids, draw_points, papers, read_grid
 from consilience.benchmark.plan import slug
-from consilience.benchmark.rows import Row, as_text, assignments, changed_settings, has, method_row, parse_word, row
+from consilience.benchmark.row_words import (
+    Row,
+    as_text,
+    assignments,
+    changed_settings,
+    has,
+    method_row,
+    parse_word,
+    row,
+)
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
 from consilience.errors import Diverged, InputError, refuse_damage, unknown_name
@@ -26,8 +35,8 @@ from consilience.method import name as method_name
 from consilience.metrics.scores import BETTER
 from consilience.progress import track
 from consilience.runs.device import on
+from consilience.runs.identity import check
 from consilience.runs.problem import Problem
-from consilience.runs.provenance import check
 from consilience.runs.recipe import Recipe
 from consilience.runs.run import Compute, run
 from consilience.runs.store import FORMAT, Store

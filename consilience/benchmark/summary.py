@@ -13,14 +13,14 @@ from rich.console import Console, RenderableType
 from consilience.benchmark.cells import Cell, Described, Json
 from consilience.benchmark.pairing import pair
 from consilience.benchmark.row_summary import RowSummary, Scores, over_seeds, summarise_row
-from consilience.benchmark.rows import Row
+from consilience.benchmark.row_words import Row
 from consilience.method import Bound
 from consilience.metrics.communication import KEPT, communication
 from consilience.metrics.paired import SEEDS
 from consilience.report.schema import wording as words
 from consilience.report.schema.frames import to_frame, to_html
 from consilience.report.table import comparison_table
-from consilience.runs.provenance import today
+from consilience.runs.identity import today
 from consilience.runs.store import FORMAT
 from consilience.version import __version__
 

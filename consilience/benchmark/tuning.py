@@ -11,7 +11,7 @@ from typing import Any
 
 from consilience.benchmark.cells import Json
 from consilience.benchmark.grids import Grid
-from consilience.benchmark.rows import read_layers
+from consilience.benchmark.row_words import read_layers
 from consilience.benchmark.running import as_seeds, for_many, the_problem
 from consilience.benchmark.search import Search, Trial, run_search, write_settings
 from consilience.benchmark.summary import plain_text

@@ -18,7 +18,6 @@ from consilience import tree
 from consilience.biostatistics.estimable import KNOWN, WHY, is_firm, is_informed
 from consilience.biostatistics.fitted import Fitted, fitted_from
 from consilience.biostatistics.heterogeneity import Heterogeneity, combine, reach
-from consilience.biostatistics.likelihoods import layer_of
 from consilience.biostatistics.meta_analysis import Meta, meta_analyse
 from consilience.biostatistics.spreadsheets import inert
 from consilience.biostatistics.terms import INTERCEPT, Design, Term
@@ -26,6 +25,7 @@ from consilience.distributions.likelihood import Linked
 from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
 from consilience.glm.predictions import freedom_of
+from consilience.glm.site_likelihoods import layer_of
 from consilience.task import Task
 from consilience.tree import Params
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.biostatistics.summary import BINS
+from consilience.biostatistics.site_summary import BINS
 from consilience.biostatistics.table_one import OVERALL, QUARTILES, Curve, Entry, TableOne, quantile
 from consilience.biostatistics.variables import Column, Variable
 from consilience.privacy.dp.mechanisms import Clipped

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from consilience.biostatistics.site_summary import BINS, WITHHELD, Summary, summarise
 from consilience.biostatistics.spreadsheets import inert
-from consilience.biostatistics.summary import BINS, WITHHELD, Summary, summarise
 from consilience.biostatistics.variables import Variable, all_rows, columns_of, variables_of
 from consilience.data.sites import Sites
 from consilience.errors import InputError

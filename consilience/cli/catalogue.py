@@ -20,7 +20,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.method import Bound, Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.models import FEATURES, MODELS, features, width_of
-from consilience.runs.provenance import citation
+from consilience.runs.identity import citation
 from consilience.serialisation.settings import describe
 
 SHOWN = (3, 32, 32)  # the inputs for which sizes of networks are given

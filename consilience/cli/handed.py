@@ -15,7 +15,7 @@ from consilience.cli.screen import out, plain
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, SHARED, write_whole
 from consilience.errors import InputError
-from consilience.serialisation.signature import public, read_key
+from consilience.study.protocol.signature import public, read_key
 
 if TYPE_CHECKING:  # no part of the reference
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from consilience.disk.data_folder import presence
 from consilience.plugins import any_plugins
-from consilience.report.fitting import Fitting
+from consilience.report.terminal_width import Fitting
 
 FILE = Path(__file__).with_name("listing.json")
 LEGIBLE = 72  # columns below which tables of words are hard to read

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def find_thresholds(pooled: Model, level: float, thresholds: Path | None) -> Guarantee:
     """Find a model's thresholds for a level, or those that a site keeps for itself."""
-    from consilience.study.calibration import check_whose, read_thresholds
+    from consilience.study.prediction_sets import check_whose, read_thresholds
 
     guarantee = pooled.guarantee
     if thresholds is not None:
@@ -117,7 +117,7 @@ def say_vacuous(
         high: Upper ends; None for classes and times.
         width: The width that would do without any column; None where that is not known.
     """
-    from consilience.prediction_sets.scores import FOR_TIMES
+    from consilience.prediction_sets.nonconformity import FOR_TIMES
     from consilience.report.schema.prediction_sets import vacuous
 
     said = ""

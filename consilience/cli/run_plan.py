@@ -15,8 +15,8 @@ from consilience.methods import is_own_method, known_method
 from consilience.methods.claims import check_private
 from consilience.models import is_import_path
 from consilience.runs.engines.participation import Participation
-from consilience.runs.features import names_a_map
-from consilience.runs.provenance import hash_tables
+from consilience.runs.feature_maps import names_a_map
+from consilience.runs.identity import hash_tables
 from consilience.runs.recipe import Recipe
 from consilience.runs.resuming import check_resumed
 from consilience.runs.run import Compute

@@ -12,8 +12,8 @@ from consilience.draws.alarms import Alarm
 from consilience.draws.correcting import answer, ask, correct
 from consilience.draws.moments import Moments, moments_of, read_moments
 from consilience.draws.pooling import Pooled, pool
+from consilience.draws.pooling_rules import RULES
 from consilience.draws.reading import Draws, read
-from consilience.draws.rules import RULES
 
 __all__ = [
     "RULES",

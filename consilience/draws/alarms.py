@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.aggregation.importance import DOUBTFUL
 from consilience.distributions.posterior import Dense, natural
 from consilience.draws.convergence import effective, r_hat
-from consilience.draws.rules import Factors, Made, least_share
+from consilience.draws.importance import DOUBTFUL
+from consilience.draws.pooling_rules import Factors, Made, least_share
 from consilience.draws.space import Space
 from consilience.draws.transforms import Interval, Simplex
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from consilience.aggregation.importance import DOUBTFUL, resample, smooth
 from consilience.draws.alarms import Alarm
+from consilience.draws.importance import DOUBTFUL, resample, smooth
 from consilience.draws.pooling import CHAINS, Pooled
+from consilience.draws.pooling_rules import Factors, moments_of, propose
 from consilience.draws.priors import Given, Prior, evaluate, make_prior
 from consilience.draws.reading import CHAIN, DRAW, Draws
-from consilience.draws.rules import Factors, moments_of, propose
 from consilience.draws.space import Space
 from consilience.errors import InputError
 from consilience.key import Key

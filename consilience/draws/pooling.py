@@ -32,9 +32,9 @@ from consilience.draws.alarms import (
 )
 from consilience.draws.convergence import effective
 from consilience.draws.moments import Moments
+from consilience.draws.pooling_rules import BY_MOMENTS, RULES, Factors, Made, hierarchical, rows_of
 from consilience.draws.priors import FLAT, Given, Prior, make_prior, prior_draws, supports
 from consilience.draws.reading import EXTRA, Draws, load_xarray, read
-from consilience.draws.rules import BY_MOMENTS, RULES, Factors, Made, hierarchical, rows_of
 from consilience.draws.space import Space, shared_space
 from consilience.draws.transforms import Transform
 from consilience.draws.warped import few_enough

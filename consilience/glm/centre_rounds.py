@@ -36,9 +36,9 @@ from consilience.glm.centres_of_numbers import (
     seek,
 )
 from consilience.glm.derivatives import NOTHING, Search, pack, sum_up, unpack
+from consilience.glm.linear_model import layer_of
 from consilience.glm.own_fit import doubt_told, tell_first
 from consilience.glm.posteriors import Weighing, differentiate_at, weigh_rows
-from consilience.glm.problem import layer_of
 from consilience.glm.sums import Sums
 from consilience.messages import Client, Received, Reply
 from consilience.task import Task

@@ -37,9 +37,9 @@ from consilience.glm.derivatives import (
     with_gauge,
     with_one,
 )
+from consilience.glm.linear_model import classes_of, layer_of, priors_of
 from consilience.glm.own_fit import is_on_columns
 from consilience.glm.posteriors import differentiate_at
-from consilience.glm.problem import classes_of, layer_of, priors_of
 from consilience.glm.sums import in_chunks, square_matrix, targets
 from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task

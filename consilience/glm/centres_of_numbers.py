@@ -22,7 +22,7 @@ from consilience.data.sites import Data
 from consilience.distributions.likelihood import GaussianNoise
 from consilience.glm.centres import Given
 from consilience.glm.derivatives import FLAT, Quadratic, laplace, triangle
-from consilience.glm.problem import layer_of, priors_of
+from consilience.glm.linear_model import layer_of, priors_of
 from consilience.glm.regression import line_hessian, regress
 from consilience.glm.sums import Sums, square_matrix, summarise
 from consilience.models.maps import feature_map

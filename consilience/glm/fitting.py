@@ -17,7 +17,7 @@ from consilience.distributions.likelihood import LOG_NOISE, Heteroscedastic
 from consilience.distributions.posterior import Point
 from consilience.distributions.predictive import Distribution, maximise
 from consilience.errors import InputError
-from consilience.glm.problem import classes_of
+from consilience.glm.linear_model import classes_of
 from consilience.glm.sums import Sums, check_memory
 from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task

@@ -51,7 +51,7 @@ from consilience.distributions.predictive import Distribution, log_prob, tempere
 from consilience.errors import InputError
 from consilience.glm.fitting import Head
 from consilience.glm.heads import OneHot, Ridge
-from consilience.glm.problem import check_bounded, classes_of
+from consilience.glm.linear_model import check_bounded, classes_of
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import in_chunks, square_matrix, summarise
 from consilience.messages import Received, Server, payloads

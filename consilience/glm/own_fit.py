@@ -13,8 +13,8 @@ from consilience.data.sites import Data
 from consilience.distributions.likelihood import GaussianNoise
 from consilience.distributions.poisson import Poisson
 from consilience.glm.derivatives import NOISE, RIDGE, Derivatives, doubt_derivatives, pack, triangle
+from consilience.glm.linear_model import layer_of
 from consilience.glm.posteriors import differentiate_at, first_sums
-from consilience.glm.problem import layer_of
 from consilience.glm.sums import Sums, doubt, square_matrix
 from consilience.messages import Received
 from consilience.models.maps import flatten

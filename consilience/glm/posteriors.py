@@ -26,7 +26,7 @@ from consilience.glm.derivatives import (
     with_one,
 )
 from consilience.glm.event_sums import HALF, differentiate_counts, differentiate_times, weigh_at_risk
-from consilience.glm.problem import classes_of, layer_of, priors_of
+from consilience.glm.linear_model import classes_of, layer_of, priors_of
 from consilience.glm.regression import line_hessian, regress
 from consilience.glm.sums import Sums, summarise, targets
 from consilience.models.maps import feature_map, last_layer

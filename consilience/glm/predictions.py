@@ -12,8 +12,8 @@ from consilience.distributions.posterior import Dense, Posterior, Samples, centr
 from consilience.distributions.predictive import Distribution, Normal, Predictive, student_variance
 from consilience.glm.fitting import Head
 from consilience.glm.heads import Classes
+from consilience.glm.linear_model import layer_of
 from consilience.glm.noisy import Noisy
-from consilience.glm.problem import layer_of
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import in_parts
 from consilience.key import Key

@@ -13,6 +13,7 @@ from consilience.distributions.posterior import Dense, Point
 from consilience.distributions.prior import WIDE
 from consilience.errors import InputError
 from consilience.glm.derivatives import laplace, pack, unpack
+from consilience.glm.linear_model import check_bounded, classes_of, layer_of, priors_of
 from consilience.glm.noisy_derivatives import (
     NoisyDerivatives,
     as_weights,
@@ -24,7 +25,6 @@ from consilience.glm.noisy_derivatives import (
     sum_derivatives,
 )
 from consilience.glm.noisy_posterior import SEARCH, fit_curve, gram_of
-from consilience.glm.problem import check_bounded, classes_of, layer_of, priors_of
 from consilience.messages import Received, Reply, Server, payloads
 from consilience.models.maps import feature_map, last_layer
 from consilience.privacy.dp.mechanisms import Privacy, add_released

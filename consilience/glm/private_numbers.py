@@ -11,10 +11,10 @@ from consilience.distributions.likelihood import GaussianNoise
 from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
 from consilience.glm.derivatives import laplace
+from consilience.glm.linear_model import check_bounded, layer_of, priors_of
 from consilience.glm.noisy import read_release, sum_bounded
 from consilience.glm.noisy_derivatives import scale_of
 from consilience.glm.noisy_numbers import fit_numbers
-from consilience.glm.problem import check_bounded, layer_of, priors_of
 from consilience.messages import Received, Reply, Server, payloads
 from consilience.models.maps import feature_map, last_layer
 from consilience.privacy.dp.mechanisms import Privacy, add_released

@@ -12,8 +12,8 @@ from consilience import tree
 from consilience.distributions.likelihood import LOG_NOISE, GaussianNoise
 from consilience.distributions.posterior import Dense, Gaussian, Natural, Point, Posterior, natural
 from consilience.glm.hierarchy import Belief, Hierarchy, as_dense, deviations, divide
+from consilience.glm.linear_model import classes_of, layer_of, priors_of, weight_prior
 from consilience.glm.mixed import factor_of, fit_variances, groups_of
-from consilience.glm.problem import classes_of, layer_of, priors_of, weight_prior
 from consilience.glm.sums import Sums
 from consilience.task import Task
 

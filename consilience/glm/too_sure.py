@@ -14,7 +14,7 @@ from consilience import tree
 from consilience.distributions.posterior import Dense
 from consilience.errors import SiteWarning
 from consilience.glm.derivatives import pack
-from consilience.glm.problem import classes_of, layer_of, weight_prior
+from consilience.glm.linear_model import classes_of, layer_of, weight_prior
 from consilience.messages import Received
 from consilience.models.maps import learns_last_layer
 from consilience.task import Task

@@ -20,10 +20,10 @@ from consilience.data.sites import Data
 from consilience.distributions.posterior import Posterior, Samples, centre
 from consilience.errors import Diverged, Exploded, InputError
 from consilience.inference.augmentation import Augment
+from consilience.inference.explosion import find_explosion
 from consilience.inference.fast.shared import once
 from consilience.inference.fast.stacked import take_rows
 from consilience.inference.gradient import pass_of, statistics_in
-from consilience.inference.guard import find_explosion
 from consilience.inference.kernels import At, Kernel
 from consilience.key import Key
 from consilience.messages import Client

@@ -14,8 +14,8 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.distributions.posterior import Point, Posterior, centre
 from consilience.errors import Diverged, InputError
+from consilience.inference.clipped_gradient import check_rows_apart, clipped_sum
 from consilience.inference.optimisers import Descent
-from consilience.inference.private import check_rows_apart, clipped_sum
 from consilience.key import Key
 from consilience.messages import Client
 from consilience.privacy.dp.subsampled import Steps, epsilon_of_steps, noise_for

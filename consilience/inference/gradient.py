@@ -18,8 +18,8 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference.fast.backprop import perceptron_gradient
+from consilience.inference.fast.backprop_cnn import cnn_gradient
 from consilience.inference.fast.compiled import compile_step
-from consilience.inference.fast.convolutions import cnn_gradient
 from consilience.key import Key
 from consilience.models.plain_cnn import channels_last, suits_channels_last
 from consilience.task import Task, grad, mean_nll

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience import tree
-from consilience.aggregation.kernels import multiply_kernels
+from consilience.aggregation.kernel_densities import multiply_kernels
 from consilience.distributions.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler

@@ -16,9 +16,9 @@ from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
 from consilience.glm.fitting import SHARES, Head, as_point, at_an_end, check_problem, fit, least_share
 from consilience.glm.heads import Classes, OneHot, Ridge
+from consilience.glm.linear_model import classes_of, warn_of_few_rows
 from consilience.glm.noisy import Noisy, check_private_problem, fit_replies, sum_bounded
 from consilience.glm.predictions import predict_with
-from consilience.glm.problem import classes_of, warn_of_few_rows
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import Sums, add, compress, doubt, sum_rows
 from consilience.messages import Client, Received, Reply, Server, payloads

@@ -24,9 +24,9 @@ from consilience.glm.fitting import (
     prepared,
 )
 from consilience.glm.heads import Classes, Discriminant, OneHot, Ridge
+from consilience.glm.linear_model import classes_of, warn_of_few_rows
 from consilience.glm.noisy import LOG_TEMPERATURES, choose_temperature, fit_replies, sum_scores
 from consilience.glm.predictions import predict_with
-from consilience.glm.problem import classes_of, warn_of_few_rows
 from consilience.glm.spectrum import Spectrum
 from consilience.glm.sums import Sums, in_chunks, whole_gram
 from consilience.messages import Client, Received, Reply, Server, payloads

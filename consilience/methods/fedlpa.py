@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from consilience.aggregation.layers import damp_factors, merge_by_layers
+from consilience.aggregation.layer_merging import damp_factors, merge_by_layers
 from consilience.distributions.posterior import Point, centre
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from consilience import tree
-from consilience.aggregation.layers import merge_by_layers, merge_by_weight
+from consilience.aggregation.layer_merging import merge_by_layers, merge_by_weight
 from consilience.distributions.posterior import Point, centre
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference

@@ -11,8 +11,8 @@ from consilience.aggregation.merging import as_gaussian
 from consilience.aggregation.summands import PRODUCT, Summation, Total
 from consilience.distributions.posterior import Dense, Posterior, multiply
 from consilience.errors import InputError
+from consilience.glm.linear_model import check_proper
 from consilience.glm.private_numbers import check_private_numbers, multiply_private, release_moments
-from consilience.glm.problem import check_proper
 from consilience.glm.too_sure import warn_of_one_class, warn_of_strong_effects
 from consilience.inference import Inference, Laplace, MultipleImputation
 from consilience.inference.capabilities import Whole

@@ -21,6 +21,7 @@ from consilience.glm.centres import FIXED, Asked, Climb, Given, check_centre, ha
 from consilience.glm.centres_of_numbers import Ratio
 from consilience.glm.derivatives import NOTHING, Derivatives, Search, advance, begin, pack, sum_up, unpack
 from consilience.glm.event_sums import begin_search
+from consilience.glm.linear_model import classes_of, layer_of, priors_of, warn_of_few_rows
 from consilience.glm.noisy_derivatives import NoisyDerivatives
 from consilience.glm.own_fit import OwnFit, Told, alone_of, summands_of, tell_first, without_own
 from consilience.glm.posteriors import Weighing, class_posterior, differentiate_at, number_posterior, weigh_rows
@@ -33,7 +34,6 @@ from consilience.glm.private import (
     part_of,
     release_derivatives,
 )
-from consilience.glm.problem import classes_of, layer_of, priors_of, warn_of_few_rows
 from consilience.glm.sums import Sums, add, check_memory
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import (

@@ -16,9 +16,9 @@ from consilience.distributions.predictive import Predictive
 from consilience.distributions.prior import Believed
 from consilience.errors import InputError
 from consilience.glm.hierarchy import Hierarchy, at_one, likely_sites, mean_site, newcomer, pool, site_posterior
+from consilience.glm.linear_model import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
 from consilience.glm.mixed import groups_of
 from consilience.glm.predictions import predict_numbers, predict_on_features
-from consilience.glm.problem import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
 from consilience.glm.site_factors import (
     as_factor,
     as_posterior,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from consilience.aggregation.layers import merge_by_inputs
+from consilience.aggregation.layer_merging import merge_by_inputs
 from consilience.distributions.posterior import Point, centre
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference

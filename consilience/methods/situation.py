@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience.data.sites import Sites
 from consilience.method.declared import is_sum
 from consilience.methods import METHODS
-from consilience.methods.rules import Advice, Situation, advise, cautions, usual_map
+from consilience.methods.advice import Advice, Situation, advise, cautions, usual_map
 from consilience.methods.slopes import Slopes, differ_in_slopes
 
 KINDS = {"classification": "classes", "regression": "numbers"}

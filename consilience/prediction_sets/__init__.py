@@ -11,7 +11,7 @@ What is random comes from a key, and what moves between sites is a table of whol
 """
 
 from consilience.prediction_sets.kinds import KINDS, choose_kind
-from consilience.prediction_sets.scores import SCORES, Score
+from consilience.prediction_sets.nonconformity import SCORES, Score
 from consilience.prediction_sets.sets import Guarantee
 
 __all__ = ["KINDS", "SCORES", "Guarantee", "Score", "choose_kind"]

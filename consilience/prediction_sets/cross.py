@@ -22,7 +22,7 @@ from torch import Tensor
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
 from consilience.prediction_sets.coverage import rank
-from consilience.prediction_sets.scores import Score, class_scores, mean_and_deviation
+from consilience.prediction_sets.nonconformity import Score, class_scores, mean_and_deviation
 
 ROWS = 64  # of which intervals are found at once: each has as many ends as there are cells
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError, unknown_name
-from consilience.prediction_sets.counts import count_by_class, count_scores, mark_rank
 from consilience.prediction_sets.coverage import Ranks, beta_least, choose_k, fewest_rows, quantile_least, rank
-from consilience.prediction_sets.scores import Score
+from consilience.prediction_sets.nonconformity import Score
+from consilience.prediction_sets.score_counts import count_by_class, count_scores, mark_rank
 from consilience.prediction_sets.sets import Guarantee
 
 KINDS = ("class", "pooled", "quantile", "own")

@@ -13,7 +13,7 @@ from consilience.distributions.predictive import Categorical, Distribution, Norm
 from consilience.distributions.survival import Survival
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.prediction_sets.scores import (
+from consilience.prediction_sets.nonconformity import (
     FOR_TIMES,
     PREDICTION,
     class_scores,

@@ -10,6 +10,6 @@ masks: numbers that only their sum over all sites shows, `mask` and `add_up`
 
 from consilience.privacy.disclosure.exposure import Nearness, exposure_warning, nearness
 from consilience.privacy.disclosure.guard import Finding, Guarded, Span, guard
-from consilience.privacy.disclosure.rows import holds_rows
+from consilience.privacy.disclosure.hidden_rows import holds_rows
 
 __all__ = ["Finding", "Guarded", "Nearness", "Span", "exposure_warning", "guard", "holds_rows", "nearness"]

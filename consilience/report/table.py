@@ -12,7 +12,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consilience.report.fitting import Fitting
 from consilience.report.schema.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
 from consilience.report.schema.comparison_findings import Group as RowGroup
 from consilience.report.schema.prediction_sets import sets_sentence
@@ -36,6 +35,7 @@ from consilience.report.schema.wording import (
     score,
     temperature_name,
 )
+from consilience.report.terminal_width import Fitting
 
 IN_TERMINAL = (
     *("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "deviance", "coverage95"),

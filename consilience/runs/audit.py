@@ -25,7 +25,7 @@ from consilience.method.declared import spends
 from consilience.methods.claims import privacy_of
 from consilience.privacy.audit.one_run import CONFIDENCE, Bound, bound, flip
 from consilience.progress import track
-from consilience.runs.engines.exchange import Turn, client_view
+from consilience.runs.engines.client_turn import Turn, client_view
 from consilience.runs.engines.round import play_round, server_view
 from consilience.runs.engines.sequential import Sequential
 from consilience.task import Task

@@ -21,7 +21,7 @@ from consilience.metrics.scores import intervals, scores
 from consilience.report.schema.wording import count
 from consilience.runs.engines import ENGINES
 from consilience.runs.heard import untold
-from consilience.runs.provenance import takes_all_rows
+from consilience.runs.identity import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
 from consilience.task import Task

@@ -16,7 +16,6 @@ from consilience.key import Key, Stream
 from consilience.method import Method, is_personal, own_models
 from consilience.method.which import has_common
 from consilience.metrics.times import grid_of, with_baseline
-from consilience.prediction_sets.counts import add_noise
 from consilience.prediction_sets.coverage import choose_ranks, fewest_rows
 from consilience.prediction_sets.kinds import (
     Calibration,
@@ -27,7 +26,8 @@ from consilience.prediction_sets.kinds import (
     site_table,
 )
 from consilience.prediction_sets.measured import groups_of, measure, measure_groups, uninformed
-from consilience.prediction_sets.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
+from consilience.prediction_sets.nonconformity import CALIBRATION, PREDICTION, draws, row_scores, score_from
+from consilience.prediction_sets.score_counts import add_noise
 from consilience.prediction_sets.sets import Guarantee, contains
 from consilience.privacy.entropy import Simulated
 from consilience.runs.problem import Problem

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import fitted_from, fitted_of
-from consilience.biostatistics.likelihoods import from_replies, from_rows, gaussian_of, read_off
 from consilience.biostatistics.terms import design_of
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Natural
 from consilience.errors import InputError, refuse_damage
+from consilience.glm.site_likelihoods import from_replies, from_rows, gaussian_of, read_off
 from consilience.messages import Received
 from consilience.task import Task
 

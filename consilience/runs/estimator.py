@@ -23,7 +23,7 @@ from consilience.errors import InputError
 from consilience.method import Method, OnFeatures, name
 from consilience.method.which import has_common
 from consilience.methods import method as method_from_name
-from consilience.methods.rules import advise
+from consilience.methods.advice import advise
 from consilience.methods.situation import situation_of
 from consilience.models.mlp import mlp
 from consilience.prediction_sets.kinds import KINDS

@@ -19,7 +19,7 @@ from consilience.method import Method
 from consilience.progress import track
 from consilience.runs.callbacks import RoundEvent, tell
 from consilience.runs.device import CPU, move
-from consilience.runs.engines.exchange import Engine, closing
+from consilience.runs.engines.client_turn import Engine, closing
 from consilience.runs.engines.gathering import Gathering
 from consilience.runs.engines.influence import Influence, measure_influence
 from consilience.runs.engines.ledger import Ledger

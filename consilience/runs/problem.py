@@ -27,7 +27,7 @@ from consilience.errors import InputError
 from consilience.method import Bound, Method, OnFeatures
 from consilience.method import name as method_name
 from consilience.method.declared import on_linear
-from consilience.methods.rules import usual_map, usual_network, usual_settings
+from consilience.methods.advice import usual_map, usual_network, usual_settings
 from consilience.models import Factory, model
 from consilience.models.controlled import control
 from consilience.models.maps import bound_features, on_features, width_of
@@ -361,7 +361,7 @@ class Problem:
         if isinstance(self.features, nn.Module):
             feature_map = self.features
         elif self.features is not None:
-            from consilience.runs.features import features_from  # which loads runs, whose module needs this one
+            from consilience.runs.feature_maps import features_from  # which loads runs, whose module needs this one
 
             feature_map = features_from(self.features, sites, self.bounded)
         if self.bounded:

@@ -13,7 +13,7 @@ from consilience.data.tables import is_tables
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.methods import method
-from consilience.methods.rules import Advice, advise
+from consilience.methods.advice import Advice, advise
 from consilience.methods.situation import situation_of
 from consilience.runs.problem import Problem, check_prior, words_of
 from consilience.serialisation.settings import configure

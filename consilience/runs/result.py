@@ -41,7 +41,7 @@ from consilience.runs.engines.influence import measure_influence
 from consilience.runs.engines.ledger import Ledger
 from consilience.runs.engines.round import play_round, server_in_round
 from consilience.runs.engines.soundness import draw_probes
-from consilience.runs.provenance import check, facts, reported_identity
+from consilience.runs.identity import check, facts, reported_identity
 from consilience.runs.store import ALL_ROWS, FORMAT, Checkpoint, Store
 from consilience.serialisation.blueprint import blueprint
 from consilience.task import Task

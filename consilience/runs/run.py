@@ -32,14 +32,14 @@ from consilience.runs.engines import Engine, choose_engine, threads_for
 from consilience.runs.engines import engine as named_engine
 from consilience.runs.engines import participation as part
 from consilience.runs.engines.arithmetic import check_matmul, choose_matmul, resumed_matmul
-from consilience.runs.engines.exchange import Prepares
+from consilience.runs.engines.client_turn import Prepares
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.round import server_view
 from consilience.runs.engines.soundness import draw_probes
 from consilience.runs.heard import tell_warnings, untold
+from consilience.runs.identity import check, facts, identity, reported_identity
 from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
 from consilience.runs.problem import Problem, as_problem
-from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.recipe import ingredients
 from consilience.runs.result import Result
 from consilience.runs.start import Start, start_from

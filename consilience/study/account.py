@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from consilience.distributions.curves import Curve
 from consilience.messages import Received
 from consilience.method import Method
-from consilience.metrics.choice import TEMPERATURES
 from consilience.report.schema.wording import percent
 from consilience.runs.engines.ledger import Ledger
-from consilience.runs.provenance import citation, today, versions
+from consilience.runs.identity import citation, today, versions
 from consilience.serialisation.settings import describe
+from consilience.study.choice import TEMPERATURES
 from consilience.study.model import Facts, is_unnamed
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column

@@ -18,7 +18,6 @@ from consilience.key import Stream
 from consilience.messages import Received, Server
 from consilience.method import Method
 from consilience.method.declared import remarks, shows_inputs, turn
-from consilience.metrics.choice import choose_value, without_student
 from consilience.report.schema.wording import privacy_note
 from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.influence import Influence, measure_influence
@@ -26,10 +25,9 @@ from consilience.runs.engines.round import Round, play_round, server_in_round
 from consilience.runs.engines.soundness import UNSOUND, holds_finite, predicts_finite
 from consilience.runs.loop import collect_warnings
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.envelope import Header, seal
-from consilience.serialisation.signature import public
 from consilience.study.account import account, baseline_account, bytes_crossed, chosen_account, influence_warnings
 from consilience.study.baseline import find_baseline
+from consilience.study.choice import choose_value, without_student
 from consilience.study.effects import pooled_effects
 from consilience.study.exchange import add, hear
 from consilience.study.files import Collected, collect, message_file, open_file
@@ -37,9 +35,11 @@ from consilience.study.masked_round import Masking
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import features, inspect
+from consilience.study.protocol.envelope import Header, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import describe_promise
 from consilience.study.protocol.rehearsal import probe_rows, server_of
+from consilience.study.protocol.signature import public
 from consilience.study.spread import spread_warnings
 from consilience.study.statistics import Statistics, judge
 from consilience.study.told import fitted_of, read_told

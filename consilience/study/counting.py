@@ -22,19 +22,19 @@ from torch import Tensor
 from consilience.aggregation.summands import Cells
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.prediction_sets.counts import add_noise, merge_upwards
 from consilience.prediction_sets.kinds import Calibration, site_table
-from consilience.prediction_sets.scores import CALIBRATION, draws, row_scores
-from consilience.privacy.dp.budget import Cost
+from consilience.prediction_sets.nonconformity import CALIBRATION, draws, row_scores
+from consilience.prediction_sets.score_counts import add_noise, merge_upwards
 from consilience.privacy.dp.mechanisms import Released
 from consilience.privacy.entropy import Entropy
 from consilience.runs.engines import threads_for, using_threads
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Header, seal
+from consilience.study.budget import Cost
 from consilience.study.exchange import File, Made, Part, add, check_rows, hear
 from consilience.study.files import SLACK, open_file
 from consilience.study.model import Model
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Header, seal
 from consilience.study.protocol.guarantees import calibration_of, empty_counts, fewest_scores
 from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import draw_by_content, fingerprint

@@ -9,9 +9,9 @@ import torch
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import Fitted
-from consilience.biostatistics.likelihoods import from_replies, read_off
 from consilience.biostatistics.terms import MISSING, Design, Field, terms_of
 from consilience.errors import InputError, refuse_damage
+from consilience.glm.site_likelihoods import from_replies, read_off
 from consilience.messages import Received
 from consilience.study.model import Model
 from consilience.study.protocol.agreement import Agreement

@@ -15,12 +15,12 @@ import torch
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import UNBOUNDED, Cost, Hashes
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope, Header, seal
+from consilience.study.budget import UNBOUNDED, Cost, Hashes
 from consilience.study.files import SLACK, from_sites
 from consilience.study.masked_round import read_told, sort_files
 from consilience.study.model import Model
+from consilience.study.protocol.envelope import Envelope, Header, seal
 from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import Training, fingerprint
 from consilience.study.summing import add_tables, mask_table

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.serialisation.codec import decode, types_of
-from consilience.serialisation.envelope import MOST_BYTES, Envelope, Header, open_envelope, seal
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import MOST_BYTES, Envelope, Header, open_envelope, seal
 from consilience.study.protocol.members import Study
 from consilience.study.validation.gate import Arrival, Gate, Identity, Refused, limit_bytes
 from consilience.study.validation.rules import group_answers, rules_of

@@ -18,12 +18,12 @@ from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import merge_budgets, read_budget, write_budget
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import public
+from consilience.study.budget import merge_budgets, read_budget, write_budget
 from consilience.study.counting import KEPT
 from consilience.study.masking import book_path
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Member, Study
+from consilience.study.protocol.signature import public
 from consilience.study.recall import Recalled, marks_path, recall
 from consilience.study.rows import rows_of
 from consilience.study.site import Site, keep_file, kept_path

@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.errors import InputError
 from consilience.privacy.secure_aggregation.masks import derive_key, public_half
-from consilience.serialisation.envelope import bytes_of
-from consilience.serialisation.signature import public, sign
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import bytes_of
 from consilience.study.protocol.members import Study, check_rows, signed_words
 from consilience.study.protocol.names import check_name
+from consilience.study.protocol.signature import public, sign
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int = 0) -> str:

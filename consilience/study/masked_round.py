@@ -12,9 +12,9 @@ from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.method import Method
 from consilience.privacy.secure_aggregation.masks import Masked
-from consilience.serialisation.envelope import Envelope, open_envelope
 from consilience.study.files import Collected, collect, from_sites
 from consilience.study.masking import REPLY
+from consilience.study.protocol.envelope import Envelope, open_envelope
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import rehearsal_of
 from consilience.study.summing import (

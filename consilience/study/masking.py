@@ -28,9 +28,9 @@ from consilience.privacy.secure_aggregation.masks import (
     shared_key,
 )
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope, Header, seal
 from consilience.study.files import open_file
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Envelope, Header, seal
 from consilience.study.protocol.members import Member, Study
 
 REPLY = "reply"  # what is summed in a round

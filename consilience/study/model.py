@@ -30,9 +30,9 @@ from consilience.prediction_sets.sets import Guarantee
 from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.soundness import holds_finite, quietly
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.serialisation.typed import restore_fields
 from consilience.study.protocol.agreement import Agreement, from_fields
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import describe_promise
 from consilience.study.protocol.rehearsal import probe_rows

@@ -27,10 +27,10 @@ from consilience.draws.reading import Draws, read
 from consilience.draws.space import labels_of
 from consilience.errors import InputError
 from consilience.privacy.disclosure.rules import ROWS_PER_PARAMETER, by_rule
-from consilience.serialisation.envelope import Header, seal
 from consilience.study.exchange import File, Made, Part, check_rows, hear
 from consilience.study.files import SLACK, open_file
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Header, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.posteriors import PARTS, declared, fewest_rows_of, prior_of, space_of
 from consilience.study.spending import agreed_rows

@@ -11,7 +11,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.method import Method, usual_rounds
 from consilience.method.declared import in_studies, knows_sites, on_linear, without_names
 from consilience.methods import METHODS
-from consilience.methods.rules import Situation, advise
+from consilience.methods.advice import Situation, advise
 from consilience.methods.situation import KINDS
 from consilience.study.model import NEEDS_NAMES
 from consilience.study.protocol.agreement import Agreement

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.errors import InputError, refuse_damage
-from consilience.serialisation.envelope import Envelope, Header, open_envelope, seal
-from consilience.serialisation.signature import public
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Envelope, Header, open_envelope, seal
+from consilience.study.protocol.signature import public
 from consilience.study.rows import Parts, fingerprint, parts
 
 KIND = "rows"  # of the file, in its header

@@ -17,16 +17,16 @@ from consilience.method import Method
 from consilience.method.declared import shows_inputs
 from consilience.methods.claims import privacy_statement
 from consilience.metrics.scores import scores
-from consilience.privacy.disclosure.rows import holds_rows
+from consilience.privacy.disclosure.hidden_rows import holds_rows
 from consilience.privacy.entropy import secret_draws
 from consilience.runs.engines import threads_for, using_threads
-from consilience.runs.engines.exchange import Turn, alone, client_view
+from consilience.runs.engines.client_turn import Turn, alone, client_view
 from consilience.serialisation.codec import kept_types_of, types_of
-from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.study.exchange import Exchange, File, Made
 from consilience.study.files import open_file
 from consilience.study.masking import MESSAGE, REPLY
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Member, Study
 from consilience.study.protocol.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.study.recall import marks_file, marks_path

@@ -25,15 +25,15 @@ from consilience.models.hats import LEVELS
 from consilience.models.maps import knows_quantiles
 from consilience.privacy.disclosure.rules import FEWEST_SITES, by_rule
 from consilience.privacy.secure_aggregation.masks import derive_key, is_usable, public_half
-from consilience.serialisation.envelope import Envelope, bytes_of, open_envelope
-from consilience.serialisation.signature import public, sign, verifies
 from consilience.study.exchange import File, Made, Part, add, hear
 from consilience.study.joining import draft_hash, draft_of
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.columns import sums as add_up
+from consilience.study.protocol.envelope import Envelope, bytes_of, open_envelope
 from consilience.study.protocol.members import Member, Sender, Study
 from consilience.study.protocol.names import check_name
+from consilience.study.protocol.signature import public, sign, verifies
 from consilience.study.spending import agreed_rows
 from consilience.study.summing import mask_table
 from consilience.study.validation.gate import Rules

@@ -14,7 +14,7 @@ from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import EVERYBODY, UNBOUNDED, People
+from consilience.study.budget import EVERYBODY, UNBOUNDED, People
 from consilience.study.exchange import Exchange, Made
 from consilience.study.masking import MaskBook
 from consilience.study.protocol.columns import Inspection

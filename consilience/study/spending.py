@@ -17,7 +17,7 @@ from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
 from consilience.method.declared import spends
 from consilience.methods.claims import privacy_statement, steps_of_round
-from consilience.privacy.dp.budget import (
+from consilience.study.budget import (
     EVERYBODY,
     ROWS,
     UNBOUNDED,

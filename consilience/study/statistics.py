@@ -9,10 +9,10 @@ from torch import Tensor
 
 from consilience.errors import InputError
 from consilience.method import Knob
-from consilience.metrics.choice import TEMPERATURES, knob_of, log_scores, score_at
 from consilience.privacy.disclosure.rules import SMALLEST_CELL, by_rule
 from consilience.runs.engines import threads_for, using_threads
 from consilience.study.account import Judgement
+from consilience.study.choice import TEMPERATURES, knob_of, log_scores, score_at
 from consilience.study.exchange import File, Made, Part, check_rows
 from consilience.study.model import Model
 from consilience.study.validation.plausible import known_at

@@ -22,9 +22,9 @@ from consilience.method import Method
 from consilience.method.declared import summation
 from consilience.privacy.secure_aggregation.masks import KEY, Masked, add_up
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope, Header, seal
 from consilience.study.masking import MESSAGE, REPLY, MaskBook, check_left, purpose_of, roster_of
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Envelope, Header, seal
 from consilience.study.protocol.members import Member, Study
 from consilience.study.protocol.rehearsal import INVENTED, Rehearsal, rehearsal_of
 from consilience.study.protocol.secure import Drop

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from consilience.biostatistics.noisy_table import combine_noisy, sum_rows, width_of
-from consilience.biostatistics.summary import WITHHELD, Summary, nothing, summarise
+from consilience.biostatistics.site_summary import WITHHELD, Summary, nothing, summarise
 from consilience.biostatistics.table_one import TableOne, combine
 from consilience.biostatistics.variables import Column, Variable
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import Cost
 from consilience.privacy.entropy import Entropy
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Header, seal
+from consilience.study.budget import Cost
 from consilience.study.exchange import File, Made, Part, check_rows, hear
 from consilience.study.files import open_file
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column as Agreed
 from consilience.study.protocol.columns import Inspection
+from consilience.study.protocol.envelope import Header, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import table_promise
 from consilience.study.rows import is_promised, patient_weights

@@ -38,7 +38,7 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
 from consilience.models.maps import features
-from consilience.prediction_sets.scores import PREDICTION, Score, class_scores, draws
+from consilience.prediction_sets.nonconformity import PREDICTION, Score, class_scores, draws
 from consilience.prediction_sets.sets import Guarantee
 from consilience.privacy.dp.accountant import sigma_of
 from consilience.runs.conformal import assess, models_of

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import consilience as co
 from consilience.benchmark.reproduce import Experiment, Values
-from consilience.data.datasets.columns import read_columns
+from consilience.data.datasets.published import read_columns
 from consilience.data.sites import Data, Sites
 from consilience.disk.data_folder import find
 from consilience.distributions.posterior import Point, Posterior, centre

@@ -20,7 +20,7 @@ from consilience.inference import Newton
 from consilience.key import Key
 from consilience.method.declared import turn
 from consilience.methods.gaussian_product import GaussianProduct
-from consilience.metrics.choice import choose_value, knob_of, log_scores
+from consilience.study.choice import choose_value, knob_of, log_scores
 from consilience.study.protocol.columns import inspect, labelled_rows
 from consilience.study.protocol.toml import read_columns
 

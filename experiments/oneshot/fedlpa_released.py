@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from consilience.aggregation.layers import damp_factors
+from consilience.aggregation.layer_merging import damp_factors
 from consilience.distributions.posterior import Point, average
 from consilience.inference.layers import from_matrix, matrix_of
 from consilience.messages import Received, payloads, weights

@@ -12,7 +12,7 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.aggregation.distil import Distil, MatchNormals, SeekNormals, Start, at_average, at_client, widen
-from consilience.aggregation.kernels import multiply_kernels
+from consilience.aggregation.kernel_densities import multiply_kernels
 from consilience.data.sites import Data
 from consilience.distributions.payload import nbytes
 from consilience.distributions.posterior import Point, Posterior, Samples, dense_moments

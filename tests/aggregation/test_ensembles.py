@@ -13,7 +13,7 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.aggregation.ensembles import FLOOR, dirichlet_shares, floor_var, gaussian
-from consilience.benchmark.rows import read_settings, row
+from consilience.benchmark.row_words import read_settings, row
 from consilience.distributions.posterior import Point, Samples
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError

@@ -18,7 +18,7 @@ from consilience.key import Key, Stream
 from consilience.messages import Received
 from consilience.method.declared import is_sum, summation
 from consilience.methods import METHODS
-from consilience.runs.engines.exchange import Turn
+from consilience.runs.engines.client_turn import Turn
 from consilience.runs.engines.round import server_in_round, server_view
 from consilience.runs.engines.sequential import Sequential
 from consilience.study.validation.steps import scales_of

@@ -38,11 +38,11 @@ from consilience.glm.noisy_posterior import Effort
 from consilience.privacy.dp.accountant import epsilon_of, mu_of
 from consilience.privacy.dp.mechanisms import Clipped, Privacy
 from consilience.privacy.entropy import Entropy
-from consilience.serialisation.signature import read_key
 from consilience.study import counting
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.reply import read_message
 from consilience.study.reply import run_local as _reply

@@ -27,7 +27,7 @@ from consilience.benchmark.outcomes import outcomes
 from consilience.benchmark.pairing import pair
 from consilience.benchmark.plan import Plan, parse_seeds
 from consilience.benchmark.row_summary import RowSummary, join_seeds, over_seeds, summarise_row
-from consilience.benchmark.rows import PRESETS, Row, changed_settings, has, method_row, read_settings, row
+from consilience.benchmark.row_words import PRESETS, Row, changed_settings, has, method_row, read_settings, row
 from consilience.benchmark.running import compare_plan
 from consilience.distributions.posterior import Point, Posterior, centre
 from consilience.errors import InputError

@@ -16,7 +16,7 @@ from tiny import Invoke
 import consilience as co
 from consilience.benchmark import compare, tune
 from consilience.benchmark.grids import draw_points, papers, points_of, read_grid
-from consilience.benchmark.rows import row
+from consilience.benchmark.row_words import row
 from consilience.benchmark.search import Search, Trial, on_validation, rank, run_search, write_settings
 from consilience.errors import InputError
 from consilience.metrics.evaluate import in_units

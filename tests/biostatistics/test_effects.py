@@ -16,11 +16,11 @@ from torch import nn
 import consilience as co
 from consilience.biostatistics.effects import Effects, Estimate, Label, from_json
 from consilience.biostatistics.heterogeneity import combine
-from consilience.biostatistics.likelihoods import NO_GAUSSIAN, NOT_PLAIN, from_replies, from_rows
 from consilience.biostatistics.terms import fields_of
 from consilience.data.sites import Data, Sites
 from consilience.distributions.prior import Flat, Isotropic
 from consilience.errors import InputError
+from consilience.glm.site_likelihoods import NO_GAUSSIAN, NOT_PLAIN, from_replies, from_rows
 from consilience.inference import Laplace, Newton
 
 NAMES = ("age", "cp=a", "cp=b", "cp=c", "bp", "bp missing")

@@ -16,10 +16,10 @@ from uncharged import fit
 
 from consilience.biostatistics.effects import Effects, from_json
 from consilience.cli import app
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
 from consilience.study.effects import model_effects
 from consilience.study.model import read_model
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from uncharged import table_file
 
 import consilience as co
-from consilience.biostatistics.summary import WITHHELD, summarise
+from consilience.biostatistics.site_summary import WITHHELD, summarise
 from consilience.biostatistics.table_one import QUARTILES, Entry, TableOne, combine
 from consilience.biostatistics.variables import Column, Variable, columns_of
 from consilience.cli import app
@@ -27,8 +27,8 @@ from consilience.disk.data_folder import VARIABLE
 from consilience.errors import InputError
 from consilience.privacy.disclosure.small_cells import coarsen, withhold
 from consilience.report.table_one_page import table_one_page
-from consilience.serialisation.signature import read_key
 from consilience.study.protocol.columns import inspect
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 from consilience.study.table_one import read_tables
 

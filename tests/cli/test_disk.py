@@ -16,9 +16,9 @@ from places import SHORT, Place
 from tiny import Invoke
 
 from consilience.cli.predictions import Predictions, Rows, write_csv
-from consilience.serialisation.signature import new_key, read_key
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import read
+from consilience.study.protocol.signature import new_key, read_key
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 

@@ -14,11 +14,11 @@ from tiny import Invoke
 
 from consilience.cli.commands.site_tables import show_parts
 from consilience.distributions.posterior import Dense, multiply
-from consilience.serialisation.envelope import Header, open_envelope, seal
-from consilience.serialisation.signature import new_key
 from consilience.study.model import read_model
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import read
 from consilience.study.protocol.rehearsal import probe_rows
+from consilience.study.protocol.signature import new_key
 from consilience.study.reply import read_memory
 
 

@@ -23,11 +23,11 @@ from consilience.disk.data_folder import VARIABLE
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
 from consilience.inference import Laplace, Newton
+from consilience.methods.advice import Situation, advise
 from consilience.methods.hierarchical import Hierarchical
-from consilience.methods.rules import Situation, advise
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
 from consilience.study.proposal import EXAMPLE, proposal
+from consilience.study.protocol.signature import read_key
 from consilience.study.told import fitted_of, tell_rows
 
 ON_COUNTS = ("inference.mode=Newton", "inference.dense=True")

@@ -17,7 +17,7 @@ import consilience as co
 from consilience.benchmark.plan import Plan
 from consilience.errors import RunWarning
 from consilience.methods import METHODS
-from consilience.methods.rules import table, usual_settings
+from consilience.methods.advice import table, usual_settings
 from consilience.runs.problem import Problem
 from consilience.runs.recipe import Recipe
 from consilience.serialisation.settings import describe

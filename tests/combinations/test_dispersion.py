@@ -18,8 +18,8 @@ from consilience.distributions.predictive import Normal
 from consilience.metrics.dispersion import describe_dispersion
 from consilience.report.schema.run_findings import read_run
 from consilience.report.schema.warnings import doubts
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.spread import _rounded
 

@@ -13,10 +13,10 @@ from torch import nn
 import consilience as co
 from consilience.biostatistics.effects import Effects, contrasts_of, site_estimates
 from consilience.biostatistics.heterogeneity import Heterogeneity, combine
-from consilience.biostatistics.likelihoods import from_rows
 from consilience.biostatistics.terms import design_of
 from consilience.data.sites import Data, Sites
 from consilience.distributions.prior import Flat, Isotropic
+from consilience.glm.site_likelihoods import from_rows
 from consilience.report.forest import effects_pictures
 
 REFERENCES = json.loads((Path(__file__).parents[1] / "references" / "heterogeneity.json").read_text())

@@ -12,8 +12,8 @@ from tiny import Invoke
 
 import consilience as co
 from consilience.biostatistics.effects import Effects, from_json
-from consilience.biostatistics.likelihoods import gaussian_of, newcomer_of
 from consilience.data.sites import Data, Sites
+from consilience.glm.site_likelihoods import gaussian_of, newcomer_of
 from consilience.glm.sums import Sums
 from consilience.key import Key
 from consilience.messages import Received, Server

@@ -19,12 +19,12 @@ from uncharged import fit
 from consilience.biostatistics.effects import from_json
 from consilience.privacy.disclosure.guard import Span, guard
 from consilience.report.study_page import study_page
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.effects import model_effects
 from consilience.study.model import read_model
 from consilience.study.protocol.columns import Column
+from consilience.study.protocol.envelope import open_envelope
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows

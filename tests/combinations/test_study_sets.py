@@ -14,10 +14,10 @@ from tiny import Invoke
 from consilience.method import is_made_at_home
 from consilience.prediction_sets.kinds import site_table
 from consilience.prediction_sets.sets import prediction_sets
-from consilience.serialisation.envelope import open_envelope
 from consilience.study.counting import score_rows
 from consilience.study.model import Model, read_model
 from consilience.study.protocol.columns import inspect
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.guarantees import calibration_of
 from consilience.study.protocol.members import read
 from consilience.study.reply import read_memory

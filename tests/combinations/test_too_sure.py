@@ -17,9 +17,9 @@ from consilience.errors import RunWarning
 from consilience.inference import Laplace, Newton, VariationalGaussian
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.hierarchical import Hierarchical
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.protocol.columns import Column
+from consilience.study.protocol.signature import read_key
 from consilience.study.rows import parts, rows_of
 
 DOUBLE = torch.float64

@@ -23,9 +23,9 @@ from tiny import Invoke
 import consilience as co
 from consilience.disk.locks import lock_file, lock_folder
 from consilience.errors import InputError
-from consilience.serialisation.signature import read_key
 from consilience.study.joining import join_text
 from consilience.study.protocol.members import read
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 
 
@@ -171,7 +171,7 @@ def test_a_model_is_recorded_by_one_at_a_time(signed: Path, monkeypatch: pytest.
     from consilience.cli.commands.study import record
 
     monkeypatch.setattr("consilience.disk.locks.FILE_WAIT", 0.05)
-    monkeypatch.setattr("consilience.serialisation.envelope.open_envelope", lambda *_: Named("0" * 64))
+    monkeypatch.setattr("consilience.study.protocol.envelope.open_envelope", lambda *_: Named("0" * 64))
     with lock_file(signed / "sepsis.toml"):
         errors = from_another_thread(lambda: record(signed / "sepsis.toml", signed / "sepsis.model", ("north",)))
     record(signed / "sepsis.toml", signed / "sepsis.model", ("north",))

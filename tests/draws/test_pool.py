@@ -11,9 +11,9 @@ import torch
 from scipy import stats
 
 import consilience as co
-from consilience.aggregation.affine import barycentre, transport
 from consilience.distributions.posterior import Dense
-from consilience.draws.rules import RULES
+from consilience.draws.affine import barycentre, transport
+from consilience.draws.pooling_rules import RULES
 from consilience.errors import InputError
 
 SITES, ROWS, WIDTH, DRAWS = 4, 60, 3, 2000

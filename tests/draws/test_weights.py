@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from consilience.aggregation.importance import resample, smooth
 from consilience.draws.convergence import effective, r_hat
+from consilience.draws.importance import resample, smooth
 from consilience.key import Key
 
 

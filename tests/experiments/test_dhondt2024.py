@@ -12,7 +12,7 @@ from torch import nn
 
 import consilience as co
 from consilience.benchmark.reproduce import collect, load, module
-from consilience.benchmark.rows import read_settings, row
+from consilience.benchmark.row_words import read_settings, row
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Data
 from consilience.distributions.posterior import Point

@@ -19,11 +19,11 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.signature import read_key
 from consilience.study.flower.server import rounds
 from consilience.study.flower.site import site_of
 from consilience.study.flower.wire import open_record, pack, record, unpack
 from consilience.study.protocol.members import read
+from consilience.study.protocol.signature import read_key
 
 HOUSE = BEFORE / "house"
 STUDIES = sorted(path.name for path in (HOUSE / "flower").iterdir())

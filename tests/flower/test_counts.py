@@ -17,13 +17,13 @@ from uncharged import count
 
 from consilience.errors import InputError
 from consilience.prediction_sets.sets import Guarantee
-from consilience.privacy.dp.budget import read_budget
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
-from consilience.study.calibration import calibrate
+from consilience.study.budget import read_budget
 from consilience.study.flower.carrying import CountFiles, ask_counts
 from consilience.study.flower.wire import carry
 from consilience.study.model import read_model
+from consilience.study.prediction_sets import calibrate
+from consilience.study.protocol.envelope import open_envelope
+from consilience.study.protocol.signature import read_key
 
 AGREED: dict[str, Any] = {
     **{"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1},

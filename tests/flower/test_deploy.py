@@ -32,7 +32,6 @@ from consilience.disk.pulse import Pulse
 from consilience.errors import InputError
 from consilience.runs.result import Result
 from consilience.runs.store import Store
-from consilience.serialisation.signature import read_key
 from consilience.study.flower.app import app_files, content_hash, pin, write_app
 from consilience.study.flower.certificates import Certificates, check_current, new_certificates, new_node_key
 from consilience.study.flower.executor import Runtime, tasks
@@ -40,6 +39,7 @@ from consilience.study.flower.processes import check_free, reach
 from consilience.study.flower.server import rounds, run_of
 from consilience.study.flower.site import responder, site_of
 from consilience.study.protocol.members import read
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 
 

@@ -21,11 +21,11 @@ import torch
 from deployed import BETA, ROOT, SCAFFOLD, Deployment
 
 from consilience import tree
-from consilience.privacy.dp.budget import read_budget
 from consilience.runs.store import Store
-from consilience.serialisation.envelope import open_envelope
+from consilience.study.budget import read_budget
 from consilience.study.flower.certificates import new_certificates, new_node_key
 from consilience.study.flower.processes import free_port
+from consilience.study.protocol.envelope import open_envelope
 
 pytestmark = pytest.mark.flower
 
@@ -175,7 +175,7 @@ def test_wrong_papers_are_refused_in_one_sentence(deployment: Start, tmp_path: P
     elif wrong == "node key":
         words, expected = {"node": str(new_node_key(other, "north")[0])}, "does not know this site's key"
     else:
-        from consilience.serialisation.signature import new_key
+        from consilience.study.protocol.signature import new_key
 
         (d.folder / "north.key").unlink()
         new_key(d.folder / "north.key")

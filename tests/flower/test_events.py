@@ -12,10 +12,10 @@ import loopback
 from event_studies import COUNTS, TIMES, make_study, play
 from rounds import same_numbers, server_key
 
-from consilience.serialisation.signature import read_key
 from consilience.study.flower.server import rounds
 from consilience.study.flower.site import site_of
 from consilience.study.model import read_model, select_hand_out
+from consilience.study.protocol.signature import read_key
 
 TARGETS = {"counts": COUNTS, "survival": TIMES}
 

@@ -27,14 +27,14 @@ from consilience.errors import InputError
 from consilience.glm.noisy_posterior import Effort
 from consilience.messages import Reply
 from consilience.privacy.dp.accountant import epsilon_of
-from consilience.privacy.dp.budget import UNBOUNDED, read_budget
 from consilience.privacy.dp.mechanisms import Released
 from consilience.privacy.secure_aggregation.masks import Masked
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
+from consilience.study.budget import UNBOUNDED, read_budget
 from consilience.study.flower.server import Deployed, rounds
 from consilience.study.flower.site import site_of
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 from consilience.study.reply import Asked
 from consilience.study.spending import with_limit

@@ -16,10 +16,10 @@ from rounds import replies, server_key
 from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import new_key, read_key, sign
 from consilience.study.files import collect
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import new_key, read_key, sign
 from consilience.study.reply import first_message
 from consilience.study.validation.gate import Rules
 from consilience.study.validation.rules import gate_of
@@ -74,7 +74,7 @@ def _lying_file(study: Study, home: Path, folder: Path, own: Path, lie: Lie) -> 
         about["message"] = lie.message
     header = envelope.header._replace(sender=lie.site, round=lie.round, about=about)
     if lie.signature == "none":
-        with mock.patch("consilience.serialisation.envelope.sign", return_value=""):
+        with mock.patch("consilience.study.protocol.envelope.sign", return_value=""):
             return seal(value, header, _key(home, folder, lie))
     return seal(value, header, _key(home, folder, lie))
 

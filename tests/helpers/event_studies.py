@@ -10,12 +10,12 @@ import pandas as pd
 import studies
 from uncharged import fit, sums_file
 
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
 from consilience.study.masking import book_path
 from consilience.study.model import read_model
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of
 

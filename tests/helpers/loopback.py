@@ -17,12 +17,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import consilience as co
 from consilience.data import Data
-from consilience.serialisation.signature import read_key
 from consilience.study.flower.client import Site, client_app
 from consilience.study.flower.engine import Flower
 from consilience.study.flower.site import site_of
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import Broadcasts
+from consilience.study.protocol.signature import read_key
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # private: a message asks for them
 

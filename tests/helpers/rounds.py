@@ -11,11 +11,11 @@ import torch
 from uncharged import fit, statistics
 
 from consilience import tree
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
 from consilience.study.masking import book_path
 from consilience.study.model import read_model
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.rows import Parts, parts, rows_of
 
 

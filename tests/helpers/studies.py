@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience.privacy.secure_aggregation.masks import derive_key, public_half
-from consilience.serialisation.signature import new_key, public, read_key, sign
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study, signed_words
 from consilience.study.protocol.rehearsal import would_leave
+from consilience.study.protocol.signature import new_key, public, read_key, sign
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import agreement_text
 

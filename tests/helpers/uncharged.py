@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.data.sites import Data
-from consilience.serialisation.signature import public
 from consilience.study.baseline import EventSums
-from consilience.study.calibration import own_thresholds
 from consilience.study.counting import KEPT, Counts
 from consilience.study.exchange import Exchange, Made
 from consilience.study.masking import book_path
 from consilience.study.model import Model
+from consilience.study.prediction_sets import own_thresholds
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Inspection
 from consilience.study.protocol.members import Member, Study
+from consilience.study.protocol.signature import public
 from consilience.study.reply import Fit
 from consilience.study.rows import Parts, Training
 from consilience.study.scaling import Scaling

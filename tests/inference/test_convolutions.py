@@ -12,7 +12,7 @@ from torch.func import functional_call
 import consilience as co
 from consilience import tree
 from consilience.data import Data
-from consilience.inference.fast.convolutions import cnn_gradient
+from consilience.inference.fast.backprop_cnn import cnn_gradient
 from consilience.key import Key
 from consilience.models import model
 from consilience.models.plain_cnn import channels_last, plain_cnn, suits_channels_last

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import consilience as co
 from consilience.benchmark.outcomes import outcomes
-from consilience.benchmark.rows import Row
+from consilience.benchmark.row_words import Row
 from consilience.data.sites import Data
 from consilience.distributions.payload import Coreset
 from consilience.distributions.prior import Isotropic

@@ -17,7 +17,7 @@ from consilience.data.splits.labels import natural
 from consilience.distributions.likelihood import FARTHEST, LOG_NOISE, GaussianNoise, Heteroscedastic
 from consilience.errors import Exploded, SiteWarning
 from consilience.inference import SGD, CyclicalSGHMC, Laplace
-from consilience.inference.guard import find_explosion
+from consilience.inference.explosion import find_explosion
 from consilience.inference.sampler import Sampler
 from consilience.key import Key
 from consilience.messages import Client

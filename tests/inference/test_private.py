@@ -10,7 +10,7 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.inference.private import check_rows_apart, clipped_sum
+from consilience.inference.clipped_gradient import check_rows_apart, clipped_sum
 from consilience.key import Key
 from consilience.task import Task
 from consilience.tree import Params

@@ -25,7 +25,7 @@ from consilience.method.declared import pools_rows
 from consilience.method.which import has_common
 from consilience.methods import METHODS
 from consilience.runs.engines import Parallel, Sequential, Turn, Vectorised
-from consilience.runs.provenance import citation
+from consilience.runs.identity import citation
 from consilience.serialisation.codec import decode, encode, types_of
 
 TURN = Turn(0, Key(3))

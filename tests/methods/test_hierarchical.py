@@ -12,7 +12,7 @@ import consilience as co
 from consilience import tree
 from consilience.distributions.posterior import Dense, Natural
 from consilience.distributions.predictive import Categorical, Normal
-from consilience.glm.problem import layer_of
+from consilience.glm.linear_model import layer_of
 from consilience.inference import VariationalGaussian
 from consilience.messages import Received
 from consilience.method import own_models

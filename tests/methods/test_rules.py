@@ -22,7 +22,7 @@ from consilience.method import Needs, Private, needs
 from consilience.method.declared import is_sum
 from consilience.method.which import has_common
 from consilience.methods import METHODS, method
-from consilience.methods.rules import (
+from consilience.methods.advice import (
     KINDS,
     NETWORKS,
     PLACES,

@@ -19,7 +19,7 @@ from consilience.key import Key
 from consilience.models.convolutions import Convolutions
 from consilience.models.frozen import Frozen, freeze
 from consilience.models.maps import describe_maps, without_last
-from consilience.runs.provenance import identity
+from consilience.runs.identity import identity
 from consilience.serialisation.blueprint import build_network, describe_network, task_from
 
 SHAPES: dict[str, Any] = {"identity": 6, "relu": 6, "fourier": 6, "hats": 6, "conv": (2, 8, 9)}

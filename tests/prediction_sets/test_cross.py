@@ -15,9 +15,9 @@ import consilience as co
 from consilience.benchmark.folds import assign_folds
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
-from consilience.prediction_sets.counts import count_scores
 from consilience.prediction_sets.cross import CrossGuarantee, check_folds, cross_intervals, cross_sets
-from consilience.prediction_sets.scores import Score, number_scores, row_scores
+from consilience.prediction_sets.nonconformity import Score, number_scores, row_scores
+from consilience.prediction_sets.score_counts import count_scores
 
 FOLDS = KFold(4)
 DRAW = np.random.default_rng(0)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from consilience.errors import InputError
 from consilience.key import Key
-from consilience.prediction_sets.counts import add_noise, count_scores, merge_upwards
 from consilience.prediction_sets.coverage import choose_ranks, rank
 from consilience.prediction_sets.kinds import (
     Calibration,
@@ -26,7 +25,8 @@ from consilience.prediction_sets.kinds import (
     own_guarantee,
     site_table,
 )
-from consilience.prediction_sets.scores import Score
+from consilience.prediction_sets.nonconformity import Score
+from consilience.prediction_sets.score_counts import add_noise, count_scores, merge_upwards
 from consilience.prediction_sets.sets import Guarantee
 from consilience.privacy.entropy import Simulated
 

@@ -18,7 +18,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.prediction_sets.kinds import Calibration, find_guarantee, own_guarantee, site_table
 from consilience.prediction_sets.measured import measure_groups
-from consilience.prediction_sets.scores import Score, class_scores, draws, number_scores, row_scores, score_from
+from consilience.prediction_sets.nonconformity import Score, class_scores, draws, number_scores, row_scores, score_from
 from consilience.prediction_sets.sets import Guarantee, contains, prediction_intervals, prediction_sets
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from consilience.distributions.survival import Survival
 from consilience.errors import InputError
 from consilience.prediction_sets.coverage import rank
 from consilience.prediction_sets.kinds import Calibration, find_guarantee, site_table
-from consilience.prediction_sets.scores import Score, time_scores
+from consilience.prediction_sets.nonconformity import Score, time_scores
 from consilience.prediction_sets.sets import Guarantee, lower_bounds
 from consilience.report.schema.prediction_sets import read_sets, sets_sentence
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.sites import Data
-from consilience.privacy.disclosure.rows import holds_rows
+from consilience.privacy.disclosure.hidden_rows import holds_rows
 
 
 def table(rows: int = 60, features: int = 9) -> Data:

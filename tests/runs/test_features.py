@@ -13,7 +13,7 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.method import OnFeatures
-from consilience.runs.features import features_from, learned_features
+from consilience.runs.feature_maps import features_from, learned_features
 from consilience.runs.recipe import Recipe
 
 

@@ -18,9 +18,9 @@ from tiny import Invoke
 from consilience.distributions.predictive import log_prob
 from consilience.report.study_page import study_page
 from consilience.report.suppression import suppress
-from consilience.serialisation.envelope import open_envelope
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
+from consilience.study.protocol.envelope import open_envelope
 
 
 def test_counts_and_bytes_are_those_that_were_sent(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from tiny import Invoke
 from consilience.data.cells import Cell
 from consilience.distributions.posterior import Dense, Gaussian
 from consilience.errors import InputError
-from consilience.serialisation.signature import PREFIX, is_weak, new_key, public, sign, verifies
 from consilience.study.joining import add_member, join_text
 from consilience.study.proposal import EXAMPLE, consistent, proposal
 from consilience.study.protocol.agreement import from_fields
@@ -25,6 +24,7 @@ from consilience.study.protocol.columns import Column, features, inspect, labell
 from consilience.study.protocol.members import Study, read, signed_words
 from consilience.study.protocol.names import check_name
 from consilience.study.protocol.rehearsal import rehearse, would_leave
+from consilience.study.protocol.signature import PREFIX, is_weak, new_key, public, sign, verifies
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import propose_columns, study_text
 from consilience.study.protocol.toml import read_columns

@@ -15,8 +15,8 @@ from consilience.cli import app
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.privacy.audit.one_run import Bound
-from consilience.serialisation.signature import read_key
 from consilience.study.audit import audit_site, far_rows, meaning
+from consilience.study.protocol.signature import read_key
 from consilience.study.rows import parts, rows_of, training_rows
 
 LINEAR = {"model": "linear", "method": "exact", "settings": ()}

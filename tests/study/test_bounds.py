@@ -17,8 +17,8 @@ from consilience.errors import InputError
 from consilience.method import Bound, OnFeatures
 from consilience.methods import METHODS
 from consilience.study.protocol.columns import Column
-from consilience.study.validation.bounds import Bounds
 from consilience.study.validation.gate import Refused
+from consilience.study.validation.magnitudes import Bounds
 from consilience.study.validation.rules import bounds_of
 
 FEDERATED = sorted(name for name, method in METHODS.items() if not issubclass(method, Bound))

@@ -18,14 +18,14 @@ from consilience.errors import InputError
 from consilience.prediction_sets.coverage import rank
 from consilience.prediction_sets.sets import Guarantee, contains
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
-from consilience.study.calibration import calibrate, read_thresholds
 from consilience.study.counting import score_rows
 from consilience.study.model import read_model
+from consilience.study.prediction_sets import calibrate, read_thresholds
 from consilience.study.protocol.agreement import from_toml
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.guarantees import calibration_of
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import Parts, parts

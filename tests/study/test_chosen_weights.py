@@ -20,7 +20,7 @@ from torch import Tensor
 from consilience.data.sites import Data
 from consilience.distributions.posterior import Point
 from consilience.glm.derivatives import Derivatives, unpack
-from consilience.glm.problem import layer_of
+from consilience.glm.linear_model import layer_of
 from consilience.glm.sums import square_matrix
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study

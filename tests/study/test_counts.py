@@ -21,17 +21,17 @@ from consilience.errors import InputError
 from consilience.prediction_sets.kinds import find_guarantee, site_table
 from consilience.prediction_sets.sets import Guarantee
 from consilience.privacy.dp.accountant import sigma_of
-from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Envelope, open_envelope, seal
-from consilience.serialisation.signature import read_key
 from consilience.study import exchange
-from consilience.study.calibration import calibrate
+from consilience.study.budget import read_budget
 from consilience.study.counting import KEPT, Counts, score_rows
 from consilience.study.masking import MaskBook, book_path, counts_of
 from consilience.study.model import Model, read_model
+from consilience.study.prediction_sets import calibrate
+from consilience.study.protocol.envelope import Envelope, open_envelope, seal
 from consilience.study.protocol.guarantees import calibration_of, describe_counts
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.site import Site, kept_path

@@ -19,13 +19,13 @@ from uncharged import fit
 
 from consilience.errors import InputError
 from consilience.serialisation.codec import digest
-from consilience.serialisation.envelope import FORMAT, KEY, Envelope, open_envelope
-from consilience.serialisation.signature import public, read_key, sign
 from consilience.study.coordinator import pool
 from consilience.study.files import message_file
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import from_fields
+from consilience.study.protocol.envelope import FORMAT, KEY, Envelope, open_envelope
 from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.signature import public, read_key, sign
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.protocol.toml import read_columns
 from consilience.study.reply import first_message, read_message

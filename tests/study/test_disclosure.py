@@ -20,12 +20,12 @@ from consilience.distributions.posterior import Dense
 from consilience.errors import InputError
 from consilience.glm.sums import Sums, square_matrix
 from consilience.privacy.disclosure.guard import Span, find_apart, guard
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import pool
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 from consilience.study.rows import parts, rows_of, training_rows
 

@@ -19,12 +19,12 @@ from consilience.data.sites import Data
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Header, open_envelope, seal
-from consilience.serialisation.signature import read_key
 from consilience.study.evaluations import Evaluation, read_evaluations, tabulate
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import from_toml
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.spending import Leaving, charge

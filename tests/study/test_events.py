@@ -25,14 +25,14 @@ from consilience.distributions.survival import Survival
 from consilience.errors import InputError
 from consilience.prediction_sets.sets import lower_bounds
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
-from consilience.study.calibration import calibrate
 from consilience.study.coordinator import choose
 from consilience.study.effects import model_effects
 from consilience.study.model import Model, read_model, select_hand_out
+from consilience.study.prediction_sets import calibrate
 from consilience.study.protocol.agreement import Agreement, from_fields
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import FURTHER, Target, lay_times
 from consilience.study.protocol.text import agreement_text
 from consilience.study.protocol.toml import parse

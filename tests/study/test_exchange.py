@@ -12,12 +12,12 @@ import uncharged
 from rounds import rows
 
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
+from consilience.study.budget import read_budget
 from consilience.study.exchange import File, Made, Part, add, check_rows, hear
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.site import Site
 
 SECURE: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "secure": True}

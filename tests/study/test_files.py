@@ -18,13 +18,13 @@ from consilience.distributions.posterior import Point, Samples
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.methods.beta import BETAS
-from consilience.metrics.choice import TEMPERATURES, log_scores
-from consilience.serialisation.envelope import Header, open_envelope, seal
-from consilience.serialisation.signature import new_key, read_key
+from consilience.study.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
 from consilience.study.files import collect
 from consilience.study.model import Model, read_model, select_hand_out
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import new_key, read_key
 from consilience.study.recall import recall
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.validation.rules import gate_of

@@ -18,11 +18,11 @@ import studies
 import torch
 from rounds import server_key
 
-from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope
+from consilience.study.budget import read_budget
 from consilience.study.coordinator import pool
 from consilience.study.masking import book_path
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.text import study_text
 from consilience.study.summing import drop_sites

@@ -19,10 +19,10 @@ from tiny import Invoke
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import hash_rows, read_budget
-from consilience.serialisation.signature import read_key
+from consilience.study.budget import hash_rows, read_budget
 from consilience.study.protocol.members import Study, read
 from consilience.study.protocol.rehearsal import server_of
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.protocol.text import study_text
 from consilience.study.reply import Fit

@@ -19,11 +19,11 @@ from consilience.glm.sums import square_matrix
 from consilience.messages import Client, Reply
 from consilience.methods import METHODS
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.files import message_file
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.reply import first_message
 from consilience.study.rows import Parts, parts, rows_of
 

@@ -14,15 +14,15 @@ from consilience.distributions.posterior import Point, Samples
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.messages import Received
-from consilience.metrics.choice import TEMPERATURES
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
+from consilience.study.choice import TEMPERATURES
 from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.files import collect
 from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
 from consilience.study.protocol.columns import inspect, labelled_rows
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.rehearsal import invent_rows, rehearse, server_of
+from consilience.study.protocol.signature import read_key
 from consilience.study.validation.form import leaves_of
 from consilience.study.validation.rules import gate_of
 

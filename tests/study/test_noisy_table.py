@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tiny import Invoke
 
 from consilience.biostatistics.noisy_table import combine_noisy, sum_rows, width_of
-from consilience.biostatistics.summary import BINS
+from consilience.biostatistics.site_summary import BINS
 from consilience.biostatistics.variables import Column, Variable
 from consilience.errors import InputError
 from consilience.privacy.dp.accountant import epsilon_of, mu_of
-from consilience.privacy.dp.budget import read_budget
-from consilience.serialisation.envelope import Header, seal
-from consilience.serialisation.signature import read_key
+from consilience.study.budget import read_budget
+from consilience.study.protocol.envelope import Header, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 from consilience.study.table_one import agreed_variables, read_tables
 

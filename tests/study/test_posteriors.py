@@ -16,14 +16,14 @@ from tiny import Invoke
 import consilience as co
 from consilience.draws.writing import to_netcdf
 from consilience.errors import InputError
-from consilience.privacy.dp.budget import read_budget
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
+from consilience.study.budget import read_budget
 from consilience.study.posteriors import pool_posteriors
 from consilience.study.protocol.agreement import from_toml
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.posteriors import space_of
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import agreement_text, study_text
 
 SD = 2.5  # of the prior of both coefficients; the noise has SD 1

@@ -23,14 +23,14 @@ from consilience.glm.noisy_posterior import Effort
 from consilience.key import Key
 from consilience.messages import Client
 from consilience.privacy.dp.accountant import epsilon_of
-from consilience.privacy.dp.budget import UNBOUNDED, read_budget
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
+from consilience.study.budget import UNBOUNDED, read_budget
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.promise import describe_promise
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.spending import Leaving, charge, cost_of_round

@@ -12,9 +12,9 @@ from places import SHORT, Place
 from rounds import replies
 from tiny import Invoke
 
-from consilience.serialisation.signature import read_key
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import read
+from consilience.study.protocol.signature import read_key
 from consilience.study.recall import marks_file, marks_of, recall
 from consilience.study.rows import fingerprint, parts, rows_of
 

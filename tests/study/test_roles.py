@@ -18,11 +18,11 @@ from uncharged import fit
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.serialisation.envelope import open_envelope
-from consilience.serialisation.signature import read_key
 from consilience.study.proposal import proposal
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import open_envelope
 from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import agreement_text
 from consilience.study.rows import parts, rows_of
 

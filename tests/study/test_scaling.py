@@ -19,12 +19,12 @@ from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.models.hats import LEVELS
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Header, open_envelope, seal
-from consilience.serialisation.signature import new_key, public, read_key, sign
 from consilience.study.joining import draft_hash
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column, inspect
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Sender, Study, read, signed_words
+from consilience.study.protocol.signature import new_key, public, read_key, sign
 from consilience.study.protocol.text import agreement_text, study_text
 from consilience.study.protocol.toml import check_column
 from consilience.study.scaling import GRID, with_scaling

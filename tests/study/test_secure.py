@@ -23,13 +23,13 @@ from consilience.errors import InputError
 from consilience.privacy.dp.accountant import epsilon_of
 from consilience.privacy.secure_aggregation.masks import Masked
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import Header, open_envelope, seal
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import PooledFiles, choose, pool, start
 from consilience.study.masking import MESSAGE, REPLY, MaskBook, book_path
 from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import Model, model_file, read_model
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Study, read
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.text import study_text
 from consilience.study.summing import drop_sites
 

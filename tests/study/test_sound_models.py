@@ -24,13 +24,13 @@ from consilience.errors import Diverged, InputError
 from consilience.report.study_page import study_page
 from consilience.runs.engines.soundness import UNSOUND
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
 from consilience.study.account import influence_warnings
 from consilience.study.coordinator import choose, pool
 from consilience.study.model import Model, model_file, read_model
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import PROBES, probe_rows
+from consilience.study.protocol.signature import read_key
 from consilience.study.validation import gate
 
 LIAR = "west"

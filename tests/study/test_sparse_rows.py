@@ -21,9 +21,9 @@ from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
 from consilience.glm.own_fit import Told, summands_of
 from consilience.glm.sums import Sums, square_matrix
-from consilience.serialisation.signature import read_key
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
+from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
 from consilience.study.rows import parts, rows_of, training_rows
 

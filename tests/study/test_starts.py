@@ -12,7 +12,7 @@ from consilience.data.sites import Data
 from consilience.distributions.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.key import Key
 from consilience.messages import Client, Server
-from consilience.privacy.disclosure.rows import holds_rows
+from consilience.privacy.disclosure.hidden_rows import holds_rows
 from consilience.runs.engines import Sequential, Turn
 from consilience.study.protocol.rehearsal import Broadcasts
 from consilience.study.validation.gate import Refused

@@ -12,11 +12,11 @@ import torch
 from rounds import pooled_model, replies, server_key, statistics_of
 
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import open_envelope, seal
-from consilience.serialisation.signature import read_key
 from consilience.study.coordinator import choose
 from consilience.study.model import read_model
+from consilience.study.protocol.envelope import open_envelope, seal
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.signature import read_key
 
 Change = Callable[[dict[str, Any]], Any]
 

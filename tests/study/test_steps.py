@@ -13,7 +13,7 @@ from consilience.aggregation.summands import Counted, Mean, Total
 from consilience.distributions.posterior import Point
 from consilience.errors import InputError
 from consilience.privacy.secure_aggregation.fixed_point import LARGEST, encode
-from consilience.study.validation.bounds import Bounds
+from consilience.study.validation.magnitudes import Bounds
 from consilience.study.validation.steps import COARSEST, scales_of, step_for
 
 BOUNDS = Bounds(1.0, 10, 1.0, ((2, 5),), 3.0, 2.0, 2)

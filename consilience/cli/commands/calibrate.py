@@ -30,9 +30,9 @@ def calibrate_site(
 
     Where each site has a threshold of its own, it is written to SITE.thresholds, which stays here.
     """
-    from consilience.study.calibration import own_thresholds
     from consilience.study.counting import Counts
     from consilience.study.model import read_model
+    from consilience.study.prediction_sets import own_thresholds
     from consilience.study.protocol.guarantees import calibration_of, describe_counts
     from consilience.study.protocol.members import read
 
@@ -68,8 +68,8 @@ def write_calibrated(
 ) -> None:
     """Find a model's thresholds by the sites' files, write the model with them, and say what they promise."""
     from consilience.study.account import kept_account
-    from consilience.study.calibration import calibrate
     from consilience.study.model import read_model
+    from consilience.study.prediction_sets import calibrate
     from consilience.study.protocol.members import read
 
     study = read(study_file)

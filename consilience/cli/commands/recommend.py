@@ -20,7 +20,7 @@ from consilience.report.schema.wording import percent
 
 if TYPE_CHECKING:
     from consilience.data.sites import Sites
-    from consilience.methods.rules import Advice
+    from consilience.methods.advice import Advice
     from consilience.methods.situation import Shift
     from consilience.methods.slopes import Slopes
 

@@ -29,7 +29,7 @@ from consilience.errors import InputError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from consilience.privacy.dp.budget import Cost
+    from consilience.study.budget import Cost
     from consilience.study.exchange import File
     from consilience.study.protocol.agreement import Agreement
 
@@ -86,7 +86,7 @@ def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int |
 
 def site_key(name: str) -> Ed25519PrivateKey:
     """Read the site's key, or make one."""
-    from consilience.serialisation.signature import new_key, read_key
+    from consilience.study.protocol.signature import new_key, read_key
 
     path = Path(f"{name}.key")
     if path.exists():
@@ -103,9 +103,9 @@ def sums(
     ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
-    from consilience.serialisation.signature import public
     from consilience.study.protocol.members import Member, read
     from consilience.study.protocol.names import check_name
+    from consilience.study.protocol.signature import public
     from consilience.study.rows import rows_of
     from consilience.study.scaling import Scaling
     from consilience.study.site import Site
@@ -242,7 +242,7 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Print every number.")] = False,
 ) -> None:
     """Show everything in a file, in words and numbers."""
-    from consilience.serialisation.envelope import open_envelope
+    from consilience.study.protocol.envelope import open_envelope
 
     envelope = open_envelope(file)
     header = envelope.header
@@ -311,7 +311,7 @@ def ledger(
     delta: Annotated[float | None, typer.Option(help="Choose the budget's δ.")] = None,
 ) -> None:
     """Show everything this site ever released about its rows, and what is left of its budget. It stays here."""
-    from consilience.privacy.dp.budget import read_budget
+    from consilience.study.budget import read_budget
     from consilience.study.spending import with_limit
 
     if epsilon is not None or delta is not None:
@@ -348,9 +348,9 @@ def register(table: Table_, key: Key_ = None, ledger: Ledger_ = None) -> None:
     counted as part of it. Hashes of its rows are written into the ledger, which stays here.
     """
     from consilience.data.formats import read_table
-    from consilience.privacy.dp.budget import read_budget, today, write_budget
-    from consilience.serialisation.signature import read_key
+    from consilience.study.budget import read_budget, today, write_budget
     from consilience.study.home import ledger_path
+    from consilience.study.protocol.signature import read_key
     from consilience.study.spending import secret_of, whole_rows
 
     file = only_key(key)

@@ -132,8 +132,8 @@ def _own_memory(
     agreement: Agreement, key: Path | None, memory: Path | None
 ) -> tuple[Path, Ed25519PrivateKey, int] | None:
     """Find what a site kept in a model's study, and the key it was kept with; None where there is nothing."""
-    from consilience.serialisation.envelope import open_envelope
-    from consilience.serialisation.signature import public, read_key
+    from consilience.study.protocol.envelope import open_envelope
+    from consilience.study.protocol.signature import public, read_key
 
     folders = dict.fromkeys([Path(), *([key.parent] if key is not None else [])])
     patterns = ("*.rows", "*.memory", "*.site/*.rows")

@@ -272,7 +272,7 @@ def warn(refused: Any) -> None:
 
 def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
     """Record the model in the study, so that it can be named if one of its sites leaves."""
-    from consilience.serialisation.envelope import open_envelope
+    from consilience.study.protocol.envelope import open_envelope
     from consilience.study.protocol.members import read
     from consilience.study.protocol.text import study_text
 
@@ -287,7 +287,7 @@ def write_report(model: Path, account: dict[str, Any]) -> None:
     from consilience.report.study_page import study_page
     from consilience.report.suppression import suppress
     from consilience.runs.store import as_json
-    from consilience.serialisation.envelope import open_envelope
+    from consilience.study.protocol.envelope import open_envelope
 
     report = {"checksum": open_envelope(model, "model").checksum, **account}
     report["warnings"] = [hide_folders(str(warning)) for warning in account.get("warnings") or []]

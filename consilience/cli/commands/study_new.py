@@ -101,8 +101,8 @@ def new(
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
-    from consilience.serialisation.signature import new_key, public
     from consilience.study.proposal import proposal
+    from consilience.study.protocol.signature import new_key, public
     from consilience.study.protocol.text import agreement_text
 
     path = _file_of(name, folder)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from consilience.data.dataset import Dataset
-from consilience.data.datasets.columns import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.data.datasets.facts import Facts
+from consilience.data.datasets.published import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.disk.data_folder import find
 from consilience.errors import unknown_name
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from consilience.data.dataset import Dataset
-from consilience.data.datasets.columns import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.data.datasets.facts import Facts
+from consilience.data.datasets.published import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.data.npy import check_npz
 from consilience.disk.data_folder import find
 from consilience.errors import InputError

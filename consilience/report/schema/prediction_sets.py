@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from consilience.prediction_sets.measured import Covered
-from consilience.prediction_sets.scores import FOR_TIMES
+from consilience.prediction_sets.nonconformity import FOR_TIMES
 from consilience.report.schema.numbers import count, number, percent
 from consilience.report.schema.wording import Json
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from consilience.data.sites import Data
 from consilience.errors import InputError, unknown_name
-from consilience.runs.engines.exchange import Engine, Turn
+from consilience.runs.engines.client_turn import Engine, Turn
 from consilience.runs.engines.parallel import Parallel
 from consilience.runs.engines.sequential import Sequential
 from consilience.runs.engines.vectorised import FEW, Vectorised, even, refusal

@@ -12,7 +12,7 @@ from consilience.method import Method
 from consilience.method.declared import fold_replies
 from consilience.progress import track
 from consilience.runs.engines import participation as part
-from consilience.runs.engines.exchange import Engine, Turn
+from consilience.runs.engines.client_turn import Engine, Turn
 from consilience.runs.engines.ledger import Ledger
 from consilience.runs.engines.participation import Participation
 from consilience.task import Task

@@ -10,7 +10,7 @@ from consilience.data.sites import Data
 from consilience.messages import Received
 from consilience.method import Method
 from consilience.progress import track
-from consilience.runs.engines.exchange import Turn, alone, client_view, excuse
+from consilience.runs.engines.client_turn import Turn, alone, client_view, excuse
 from consilience.runs.engines.memory import keep_memory
 from consilience.task import Task
 from consilience.tree import Tree

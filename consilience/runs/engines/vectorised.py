@@ -23,7 +23,7 @@ from consilience.method import Method
 from consilience.method.declared import protect
 from consilience.models.plain import perceptron
 from consilience.progress import track
-from consilience.runs.engines.exchange import Turn, alone, client_view, excuse, explaining, source_of, used_of
+from consilience.runs.engines.client_turn import Turn, alone, client_view, excuse, explaining, source_of, used_of
 from consilience.runs.engines.memory import keep_memory
 from consilience.runs.engines.workers import Crew, cores, small
 from consilience.task import Task

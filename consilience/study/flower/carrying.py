@@ -18,8 +18,6 @@ from flwr.serverapp import Grid
 
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
-from consilience.serialisation.envelope import MOST_BYTES, Envelope
-from consilience.serialisation.signature import verifies
 from consilience.study.flower.asking import Asking
 from consilience.study.flower.client import COUNTS, UNMASK
 from consilience.study.flower.engine import TTL
@@ -27,8 +25,10 @@ from consilience.study.flower.roster import Roster
 from consilience.study.flower.wire import carried, carry
 from consilience.study.masked_round import read_told
 from consilience.study.masking import MESSAGE
+from consilience.study.protocol.envelope import MOST_BYTES, Envelope
 from consilience.study.protocol.members import Member, Study
 from consilience.study.protocol.secure import drop_of
+from consilience.study.protocol.signature import verifies
 from consilience.study.summing import drop_sites
 from consilience.study.validation.gate import Refused
 

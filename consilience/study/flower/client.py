@@ -27,9 +27,8 @@ from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.methods.claims import privacy_of, privacy_statement
 from consilience.privacy.entropy import secret_draws
-from consilience.runs.engines.exchange import Turn, alone, client_view
+from consilience.runs.engines.client_turn import Turn, alone, client_view
 from consilience.serialisation.codec import kept_types_of, types_of
-from consilience.serialisation.envelope import MOST_BYTES
 from consilience.serialisation.settings import describe
 from consilience.study.flower.wire import (
     carried,
@@ -43,6 +42,7 @@ from consilience.study.flower.wire import (
     unpack,
     weight,
 )
+from consilience.study.protocol.envelope import MOST_BYTES
 from consilience.study.protocol.rehearsal import Broadcasts
 from consilience.study.reply import check_answered, check_leaving, check_start
 from consilience.study.validation.gate import Refused, Rules, limit_bytes

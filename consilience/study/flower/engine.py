@@ -19,7 +19,7 @@ from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.method import Method
 from consilience.method.declared import doubt, implied
-from consilience.runs.engines.exchange import Turn
+from consilience.runs.engines.client_turn import Turn
 from consilience.serialisation.codec import types_of
 from consilience.study.flower.asking import Asking
 from consilience.study.flower.client import method_json

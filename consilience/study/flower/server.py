@@ -29,11 +29,10 @@ from consilience.runs.engines import threads_for
 from consilience.runs.engines.participation import Participation
 from consilience.runs.engines.participation import check as check_participation
 from consilience.runs.engines.round import server_view
+from consilience.runs.identity import citation, versions
 from consilience.runs.loop import Loop, new_checkpoint
-from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.serialisation.settings import describe
-from consilience.serialisation.signature import sign, verifies
 from consilience.study.flower.app import write_app
 from consilience.study.flower.carrying import Missing
 from consilience.study.flower.certificates import Certificates, check_current
@@ -45,6 +44,7 @@ from consilience.study.masking import MESSAGE
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import invent_rows, probe_rows
+from consilience.study.protocol.signature import sign, verifies
 from consilience.study.validation.rules import rules_of
 from consilience.task import Task
 from consilience.tree import Tree

@@ -21,7 +21,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.messages import Received
 from consilience.method import Method
-from consilience.runs.engines.exchange import Turn
+from consilience.runs.engines.client_turn import Turn
 from consilience.study.flower import SETTINGS
 from consilience.study.flower.client import Site, client_app
 from consilience.study.flower.engine import Flower

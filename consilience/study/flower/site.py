@@ -27,9 +27,8 @@ from consilience.messages import Reply
 from consilience.method import Method
 from consilience.runs.engines import threads_for
 from consilience.runs.engines.arithmetic import choose_matmul
-from consilience.runs.engines.exchange import Turn
+from consilience.runs.engines.client_turn import Turn
 from consilience.serialisation.codec import kept_types_of
-from consilience.serialisation.signature import sign, verifies
 from consilience.study import site as home
 from consilience.study.counting import Counts
 from consilience.study.flower.app import pin
@@ -42,6 +41,7 @@ from consilience.study.model import read_model
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.guarantees import describe_counts
 from consilience.study.protocol.members import Member, Study
+from consilience.study.protocol.signature import sign, verifies
 from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.reply import Asked, check_commitment, first_message
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows

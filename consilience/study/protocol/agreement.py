@@ -19,8 +19,8 @@ from consilience.key import Key
 from consilience.method import Bound, Method
 from consilience.method.declared import impute
 from consilience.methods import METHODS
+from consilience.methods.advice import USUAL_STUDY
 from consilience.methods.claims import for_rounds
-from consilience.methods.rules import USUAL_STUDY
 from consilience.models import MODELS, model
 from consilience.models.maps import FOR_IMAGES, features
 from consilience.privacy.disclosure.rules import OUTCOMES, DisclosureRules

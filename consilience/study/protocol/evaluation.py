@@ -11,7 +11,7 @@ from consilience.distributions.survival import Survival
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.site_calibration import bin_json, level_json, site_calibration
-from consilience.runs.provenance import citation, today, versions
+from consilience.runs.identity import citation, today, versions
 from consilience.study.protocol.agreement import Agreement
 from consilience.version import __version__
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from consilience.errors import InputError
 from consilience.method import is_made_at_home
 from consilience.prediction_sets.kinds import Calibration, check_calibration
-from consilience.prediction_sets.scores import score_from
+from consilience.prediction_sets.nonconformity import score_from
 
 if TYPE_CHECKING:
     from consilience.study.protocol.agreement import Agreement

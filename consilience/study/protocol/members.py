@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from consilience.errors import InputError, unknown_name
 from consilience.privacy.secure_aggregation.masks import is_usable
-from consilience.serialisation.signature import is_weak, verifies
 from consilience.study.protocol.agreement import FORMAT, Agreement, from_toml
 from consilience.study.protocol.names import check_name, check_new_name
 from consilience.study.protocol.secure import Drop, drop_of
+from consilience.study.protocol.signature import is_weak, verifies
 from consilience.study.protocol.toml import convert, parse
 from consilience.study.validation.gate import MOST_ROWS
 from consilience.version import __version__

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from consilience.draws.pooling_rules import BY_MOMENTS, RULES
 from consilience.draws.priors import Density, make_prior
-from consilience.draws.rules import BY_MOMENTS, RULES
 from consilience.draws.space import Parameter, Space
 from consilience.draws.transforms import REAL, Shape, parse
 from consilience.errors import InputError, unknown_name

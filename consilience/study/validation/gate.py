@@ -19,8 +19,8 @@ from consilience.distributions.posterior import Dense, Gaussian
 from consilience.errors import InputError
 from consilience.messages import Received, Reply
 from consilience.privacy.disclosure.rules import SMALLEST_CELL, by_rule
-from consilience.study.validation.bounds import Bounds
 from consilience.study.validation.form import Form, counts_of, form_of, kinds_of, nodes_of
+from consilience.study.validation.magnitudes import Bounds
 from consilience.study.validation.plausible import (
     implausible_numbers,
     implausible_precision,

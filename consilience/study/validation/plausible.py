@@ -20,8 +20,8 @@ from consilience.distributions.posterior import Dense, Gaussian, Natural, Point,
 from consilience.glm.derivatives import Derivatives
 from consilience.glm.own_fit import OwnFit
 from consilience.glm.sums import Sums
-from consilience.study.validation.bounds import FAR, ROUNDING, Bounds
 from consilience.study.validation.form import leaves_of, nodes_of
+from consilience.study.validation.magnitudes import FAR, ROUNDING, Bounds
 from consilience.tree import Params, Tree
 
 FARTHEST = 1e6  # a weight without a prior: no more than forty over the deviation of a column in its agreed unit

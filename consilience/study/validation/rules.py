@@ -25,7 +25,6 @@ from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import rehearsal_of
-from consilience.study.validation.bounds import Bounds
 from consilience.study.validation.form import form_of
 from consilience.study.validation.gate import (
     MOST_ROWS,
@@ -45,6 +44,7 @@ from consilience.study.validation.gate import (
     check_weights,
     refuse_errors,
 )
+from consilience.study.validation.magnitudes import Bounds
 from consilience.tree import Tree
 
 T = TypeVar("T")

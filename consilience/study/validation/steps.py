@@ -24,8 +24,8 @@ from consilience.errors import InputError
 from consilience.glm.derivatives import Derivatives
 from consilience.glm.sums import Sums
 from consilience.privacy.secure_aggregation.fixed_point import LARGEST, decode, encode
-from consilience.study.validation.bounds import Bounds
 from consilience.study.validation.form import leaves_of
+from consilience.study.validation.magnitudes import Bounds
 from consilience.tree import Params, Tree
 
 COARSEST = 2.0**-20  # about 1e-6: numbers up to 4e12, over the number of sites, can still be written

@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from consilience.errors import InputError
 from consilience.prediction_sets.kinds import find_guarantee, own_guarantee
 from consilience.prediction_sets.sets import Guarantee
-from consilience.serialisation.envelope import Header, open_envelope, seal
 from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.counting import Counts, add_counts, score_site
 from consilience.study.model import Model, model_file
+from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.guarantees import calibration_of, describe_counts
 from consilience.study.protocol.members import Study
 from consilience.study.site import Site

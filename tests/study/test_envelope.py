@@ -15,8 +15,8 @@ from consilience.cli.handed import write_files as written_whole
 from consilience.distributions.posterior import Samples
 from consilience.errors import InputError
 from consilience.serialisation.codec import TYPES
-from consilience.serialisation.envelope import FORMAT, Envelope, Header, open_envelope, seal
-from consilience.serialisation.signature import new_key, public, read_key
+from consilience.study.protocol.envelope import FORMAT, Envelope, Header, open_envelope, seal
+from consilience.study.protocol.signature import new_key, public, read_key
 
 HEADER = Header("reply", "0" * 64, "sepsis", "north", 1, {"rows": 42})
 

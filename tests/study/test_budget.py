@@ -12,7 +12,8 @@ import torch
 
 from consilience.errors import InputError
 from consilience.privacy.dp.accountant import epsilon_of, mu_of
-from consilience.privacy.dp.budget import (
+from consilience.privacy.dp.subsampled import Steps
+from consilience.study.budget import (
     UNBOUNDED,
     Budget,
     Cost,
@@ -23,7 +24,6 @@ from consilience.privacy.dp.budget import (
     read_budget,
     write_budget,
 )
-from consilience.privacy.dp.subsampled import Steps
 
 SECRET = b"site"
 MU = mu_of(1.0, 1e-5)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.aggregation.affine import barycentre, consensus, transport
-from consilience.aggregation.importance import resample, smooth
-from consilience.aggregation.kernels import multiply_kernels, multiply_semiparametric
+from consilience.aggregation.kernel_densities import multiply_kernels, multiply_semiparametric
 from consilience.distributions.posterior import Dense, Natural, Samples, draw, natural
 from consilience.distributions.prior import Flat
+from consilience.draws.affine import barycentre, consensus, transport
+from consilience.draws.importance import resample, smooth
 from consilience.draws.priors import Prior
 from consilience.draws.warped import Warped, fit_warped
 from consilience.glm.hierarchy import populations, stack

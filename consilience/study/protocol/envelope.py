@@ -18,7 +18,7 @@ from torch import Tensor
 
 from consilience.errors import InputError, refuse_damage
 from consilience.serialisation.codec import decode, digest, encode
-from consilience.serialisation.signature import public, sign, verifies
+from consilience.study.protocol.signature import public, sign, verifies
 from consilience.tree import Tree
 from consilience.version import __version__
 

@@ -19,7 +19,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.method import Method, name, usual_rounds
 from consilience.methods import METHODS, known_method
 from consilience.report.schema.wording import BOUNDS, count
-from consilience.runs.provenance import citation
+from consilience.runs.identity import citation
 from consilience.serialisation.settings import configure
 
 Settings: TypeAlias = Mapping[str, Any]  # field.path → value, of one method
