@@ -133,7 +133,11 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first = co.run(
-            co.methods.CoresetFL(learn, co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed
+            co.methods.CoresetFL(learn, co.Adam(rate=1e-2, epochs=total, batch=1000)),
+            task,
+            sites,
+            seed=seed,
+            engine="vectorised",
         )
         runs = {
             "FedAvg": average,

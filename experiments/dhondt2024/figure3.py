@@ -77,7 +77,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = co.SGD(rate=2e-2, momentum=0.0, epochs=total, batch=1000)  # Table 7 has no momentum
-        first = co.run(co.methods.CoresetFL(learn, plain), task, sites, seed=seed)
+        first = co.run(co.methods.CoresetFL(learn, plain), task, sites, seed=seed, engine="vectorised")
         runs = {
             "FedAvg": average,
             "DOSFL": co.run(co.methods.DOSFL(distil), task, sites, seed=seed),

@@ -140,6 +140,16 @@ def test_decay_on_the_mean_loss_is_a_column(name: str, monkeypatch: pytest.Monke
     assert task.prior == Flat() and [tilt.mu for tilt in task.tilts] == [1e-2]
 
 
+def test_real_rows_alone_are_rows_of_the_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, table1 = load("dhondt2024/table1"), module("dhondt2024/table1")
+    monkeypatch.setattr("consilience.data.datasets.load", writers)
+    for column in (f"femnist, {table1.UNLEARNED}", f"femnist, {table1.UNLEARNED}, {table1.HAIKU}"):
+        assert column in experiment.columns
+        values = experiment.trial(column, 0, "smoke", None)
+        assert [*values] == [table1.REAL]
+        assert values[table1.REAL]["copies"] == 20 and values[table1.REAL]["closest"] == pytest.approx(0, abs=1e-3)
+
+
 def test_figure_2_has_exactly_its_points() -> None:
     for points in (100, 20):
         sites = module("dhondt2024/figure2").prepare(points, 0)
