@@ -1,16 +1,20 @@
 """Run an experiment, resume it, and print ours beside the paper's.
 
 An experiment is a file `experiments/<paper>/<name>.py` with an `EXPERIMENT`. Its trials are independent: one column and
-one seed give the values of all rows, are saved as they finish, and are not run again.
+one seed give the values of all rows, are saved as they finish, and are not run again. A trial of hours gives its runs
+`resumable()`, and goes on from the last whole round of the run it was stopped in.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +32,7 @@ from consilience.report.schema.numbers import count
 from consilience.runs.engines.processes import run_in_processes
 from consilience.runs.store import FORMAT, Store
 
+_RUNS: ContextVar[Iterator[Path] | None] = ContextVar("runs of the trial under way", default=None)
 DRAWING = "_drawing"  # what a trial's picture needs beside its scores: any JSON, for `draw`
 Values = dict[str, dict[str, float | None]]  # row → score → value
 Json: TypeAlias = dict[str, Any]
@@ -110,6 +115,20 @@ def module(name: str) -> ModuleType:
     return loaded
 
 
+def resumable() -> Json:
+    """What a trial gives `co.run` beside the rest, so that a trial begun again goes on in the run it was stopped in.
+
+    Runs are told apart by their order in the trial, and forgotten as soon as it ends.
+
+    Returns:
+        Arguments of `co.run`; none where no experiment is being reproduced.
+    """
+    runs = _RUNS.get()
+    if runs is None:
+        return {}
+    return {"out": next(runs), "resume": True}
+
+
 @locking("out")
 def reproduce(
     name: str,
@@ -147,13 +166,14 @@ def reproduce(
     every = [(column, seed) for seed in seeds for column in columns or experiment.columns]
     missing = [(column, seed) for column, seed in every if not (out / _file(scale, column, seed)).exists()]
 
-    trials = _trials(name, missing, scale, data_dir, workers)
+    trials = _trials(name, missing, scale, out, data_dir, workers)
     for _ in track(missing, "trial"):
         column, seed, outcome = next(trials)
         value: Json = {"format": FORMAT, "values": outcome}
         if isinstance(outcome, Diverged):
             value = {"format": FORMAT, "values": {}, "lost": str(outcome)}
         store.write_checked(_file(scale, column, seed), value)
+        shutil.rmtree(_unfinished(out, scale, column, seed), ignore_errors=True)
     results = collect(name, experiment, seeds, scale, out)
     store.write_checked("results.json", results)
     return results
@@ -186,20 +206,29 @@ def run_plan(
 
 
 def _trials(
-    name: str, missing: Sequence[tuple[str, int]], scale: str, data_dir: str | None, workers: int
+    name: str, missing: Sequence[tuple[str, int]], scale: str, out: Path, data_dir: str | None, workers: int
 ) -> Iterator[tuple[str, int, Values | Diverged]]:
     """Every trial as it ends; one that diverged is handed on, and after any other error no more are begun."""
-    jobs = [(name, column, seed, scale, data_dir) for column, seed in missing]
+    jobs = [(name, column, seed, scale, out, data_dir) for column, seed in missing]
     for (_, column, seed, *_), outcome in run_in_processes(_trial, jobs, workers):
         yield column, seed, outcome
 
 
-def _trial(name: str, column: str, seed: int, scale: str, data_dir: str | None) -> Values | Diverged:
+def _trial(name: str, column: str, seed: int, scale: str, out: Path, data_dir: str | None) -> Values | Diverged:
     torch.set_num_threads(1)
+    folder = _unfinished(out, scale, column, seed)
+    begun = _RUNS.set(folder / str(n) for n in itertools.count())
     try:
         return load(name).trial(column, seed, scale, data_dir)
     except Diverged as error:
         return error
+    finally:
+        _RUNS.reset(begun)
+
+
+def _unfinished(out: Path, scale: str, column: str, seed: int) -> Path:
+    """The folder with the runs of a trial under way."""
+    return (out / "unfinished" / _file(scale, column, seed)).with_suffix("")
 
 
 def _file(scale: str, column: str, seed: int) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.benchmark.reproduce import Experiment, Values
+from consilience.benchmark.reproduce import Experiment, Values, resumable
 from consilience.data import Data, datasets
 from consilience.data.splits.split import Split
 from consilience.data.splits.text import parse
@@ -140,6 +140,7 @@ class Job:
         rounds = most
         if method.about.one_shot or isinstance(method, Bound):
             rounds = 1
+        how = {**resumable(), **how}
         return co.run(method, task or self.task(), sites, rounds=rounds, seed=self.seed, scored=watch, **how)
 
 

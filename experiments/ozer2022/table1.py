@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import consilience as co
-from consilience.benchmark.reproduce import Experiment, Values
+from consilience.benchmark.reproduce import Experiment, Values, resumable
 from consilience.data import Data, datasets
 from consilience.data.splits.text import parse
 from consilience.distributions.posterior import Gaussian
@@ -164,6 +164,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
             scored=watched,
             engine=co.Compute("sequential", threads=1),
             **extra,
+            **resumable(),
         )
         values.update(_rows(row, result))
         if watched:

@@ -48,6 +48,37 @@ EXPERIMENT = Experiment(
     scales=("full", "quick"),
 )
 '''
+LONG = '''
+"""Two runs of five rounds, of which the second is stopped once."""
+from pathlib import Path
+
+import consilience as co
+from consilience.benchmark.reproduce import Experiment, resumable
+from consilience.errors import InputError
+
+
+def trial(column, seed, scale, data_dir):
+    sites = co.datasets.moons(60, noise=0.1, seed=seed).split(co.splits.iid(), sites=2, test=0.2, seed=seed)
+    task = co.classification(co.models.linear(2, 2))
+    begun = []
+
+    def note(event):
+        with Path("rounds.txt").open("a") as file:
+            file.write(f"{event.round} ")
+        if Path("stop.txt").exists() and len(begun) == 2 and event.round == 4:
+            raise InputError("Stopped.")
+
+    values = {}
+    for row in ("one", "two"):
+        begun.append(row)
+        method = co.methods.FedAvg(co.SGD(0.1, epochs=len(begun), batch=10))
+        result = co.run(method, task, sites, rounds=5, seed=seed, on_round=note, **resumable())
+        values[row] = {"nll": result.metrics["nll"], "rounds": float(len(result.report["history"]))}
+    return values
+
+
+EXPERIMENT = Experiment(title="Long", columns=("a:b",), trial=trial, score="nll")
+'''
 EVERY_CELL = {"row", "column", "ours", "spread", "seeds", "per_seed", "paper", "paper_spread", "comparable", "open"}
 
 
@@ -134,6 +165,25 @@ def test_what_was_finished_before_a_stop_is_kept_and_gone_on_with(toy: Path) -> 
     whole = reproduce("papers/toy", [0, 1, 2], None, toy / "out", None)
     assert calls(toy) == ["a 2 full None", "bb 2 full None"]
     assert whole["cells"][0]["per_seed"] == [1, 2, 3]
+
+
+def test_a_long_trial_goes_on_in_the_run_it_was_stopped_in(toy: Path) -> None:
+    (toy / "experiments" / "papers" / "long.py").write_text(LONG)
+    alone = load("papers/long").trial("a:b", 0, "full", None)
+    (toy / "rounds.txt").unlink()
+    (toy / "stop.txt").touch()
+    with pytest.raises(InputError, match="Stopped"):
+        reproduce("papers/long", [0], None, toy / "out", None)
+    assert (toy / "rounds.txt").read_text().split() == ["1", "2", "3", "4", "5", "1", "2", "3", "4"]
+    (toy / "rounds.txt").unlink()
+    (toy / "stop.txt").unlink()
+
+    found = reproduce("papers/long", [0], None, toy / "out", None)
+
+    again = (toy / "rounds.txt").read_text().split()
+    assert "1" not in again and again[-1] == "5" and len(again) <= 2
+    assert {c["row"]: c["scores"] for c in found["cells"]} == alone
+    assert not [*(toy / "out" / "unfinished").rglob("*.*")]  # forgotten with the trial
 
 
 @pytest.mark.usefixtures("workers")
