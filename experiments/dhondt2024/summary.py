@@ -13,9 +13,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from consilience.benchmark.reproduce import collect, load
+from consilience.benchmark.reproduce import collect, load, module
 
 HERE = Path("experiments/dhondt2024")
+STORED_PAGES = module("stored")
 STORED = {  # what is stored, at which scales; the first is that of the page's table
     "table1": ("small",),
     "table8": ("evening",),
@@ -80,16 +81,12 @@ def keep_stored(found: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]
     Returns:
         `found`, with those cells.
     """
-    new = {(c["column"], c["row"]): c for c in found["cells"]}
-    for old in stored["cells"]:
-        place = old["column"], old["row"]
-        if place not in new or new[place]["seeds"] < old["seeds"]:
-            new[place] = old
-            if old["column"] in stored["per_seed"] and old["row"] in stored["per_seed"][old["column"]]:
-                scores = stored["per_seed"][old["column"]][old["row"]]
-                found["per_seed"].setdefault(old["column"], {})[old["row"]] = scores
-    seeds = sorted({*found["seeds"], *stored["seeds"]})
-    return {**found, "seeds": seeds, "cells": [*new.values()]}
+    for old in STORED_PAGES.longer(found, stored):
+        if old["column"] in stored["per_seed"] and old["row"] in stored["per_seed"][old["column"]]:
+            scores = stored["per_seed"][old["column"]][old["row"]]
+            found["per_seed"].setdefault(old["column"], {})[old["row"]] = scores
+    joined: dict[str, Any] = STORED_PAGES.joined(found, stored)
+    return joined
 
 
 def table(found: dict[str, Any]) -> str:

@@ -157,6 +157,16 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}
 
 
+def test_cells_stored_with_more_seeds_stay() -> None:
+    def found(seeds: list[int], *cells: tuple[str, str, int]) -> dict[str, Any]:
+        return {"seeds": seeds, "cells": [{"column": c, "row": r, "seeds": n} for c, r, n in cells]}
+
+    new = found([0, 3], ("a", "ours", 1), ("a", "theirs", 2), ("b", "ours", 0))
+    old = found([0, 1], ("a", "theirs", 1), ("a", "ours", 2), ("b", "ours", 1), ("a", "gone", 1))
+    kept = [("a", "ours", 2), ("a", "theirs", 2), ("a", "gone", 1), ("b", "ours", 1)]
+    assert module("stored").joined(new, old) == found([0, 1, 3], *kept)
+
+
 def test_marked_tables_are_those_of_the_stored_results(tmp_path: Path) -> None:
     stored = module("stored")
     cell = {"row": "FedAvg", "column": "a", "ours": 1.0, "seeds": 2}
@@ -166,6 +176,9 @@ def test_marked_tables_are_those_of_the_stored_results(tmp_path: Path) -> None:
     made = stored.renewed(page, tmp_path)
     assert "| | seeds | accuracy, % | NLL |" in made and made.count("FedAvg") == 1 and "old" not in made
     assert "| FedAvg | 2 | 81.3 ± 0.2 | −0.500 |\n" in made and made.startswith("Before.") and made.endswith("After.\n")
+    shown = stored.by_column({"cells": [{**cell, "paper": 80.0}, {**cell, "column": "b", "row": "β", "paper": None}]})
+    assert "| a, 2 seeds | b, 2 seeds |" in shown
+    assert "| FedAvg | 81.3 ± 0.2; −0.500 (80.0) | – |\n| β | – | 81.3 ± 0.2; −0.500 |" in shown
     for file in folder().glob("*/README.md"):
         assert stored.renewed(file.read_text(), file.parent / "results") == file.read_text(), file
 
