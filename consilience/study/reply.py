@@ -17,7 +17,7 @@ from consilience.method import Method
 from consilience.method.declared import shows_inputs
 from consilience.methods.claims import privacy_statement
 from consilience.metrics.scores import scores
-from consilience.privacy.disclosure.hidden_rows import holds_rows
+from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.privacy.entropy import secret_draws
 from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.client_turn import Turn, alone, client_view
@@ -178,7 +178,7 @@ class Fit(File):
             reply = sent[str(round_)]
         else:
             reply = run_local(agreement, member, self.message, round_, training.data, memories)
-        check_leaving(reply, training.data, method, agreement.build_task(), rules_of(agreement, member.rows))
+        check_leaving(reply, RowSearch(training.data), method, agreement.build_task(), rules_of(agreement, member.rows))
         kept = {str(round_): reply.keep}
         if memories:
             kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
@@ -316,18 +316,18 @@ def check_answered(method: Method, task: Task, message: Tree, data: Data, smalle
         raise InputError(f"The message is not answered: {error}") from error
 
 
-def check_leaving(reply: Reply, data: Data, method: Method, task: Task, rules: Rules) -> None:
+def check_leaving(reply: Reply, rows: RowSearch, method: Method, task: Task, rules: Rules) -> None:
     """Refuse to send rows, weights that a message could only have forced, and what the coordinator would refuse.
 
     Args:
         reply: What the method would send.
-        data: The rows it was trained on.
+        rows: A search for those it was trained on.
         rules: What the site agreed to.
 
     Raises:
         InputError: The reply stays here.
     """
-    if holds_rows(reply.send, data):
+    if rows.finds_in(reply.send):
         raise InputError("The reply stays here: it holds rows of this site, which never leave it.")
     try:
         limit_weights(reply.send, task)

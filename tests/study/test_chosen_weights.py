@@ -22,6 +22,7 @@ from consilience.distributions.posterior import Point
 from consilience.glm.derivatives import Derivatives, unpack
 from consilience.glm.linear_model import layer_of
 from consilience.glm.sums import square_matrix
+from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import Broadcasts, invent_rows
@@ -54,7 +55,7 @@ class Home(NamedTuple):
         message = self.message(weights)
         check_message(message, Broadcasts(method, task, invent_rows(self.agreement)).until(2), task)
         reply = run_local(self.agreement, self.study.member("north"), message, 2, self.data, {0: self.data.size})
-        check_leaving(reply, self.data, method, self.agreement.build_task(), rules_of(self.agreement, 400))
+        check_leaving(reply, RowSearch(self.data), method, self.agreement.build_task(), rules_of(self.agreement, 400))
         return reply.send
 
     def message(self, weights: Tensor) -> Point:

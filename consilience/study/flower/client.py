@@ -26,6 +26,7 @@ from consilience.messages import Reply
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.methods.claims import privacy_of, privacy_statement
+from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.privacy.entropy import secret_draws
 from consilience.runs.engines.client_turn import Turn, alone, client_view
 from consilience.serialisation.codec import kept_types_of, types_of
@@ -105,6 +106,11 @@ class Site:
     def broadcasts(self) -> Broadcasts:
         """What the method's messages look like; tried out once."""
         return Broadcasts(self.method, self.task, self.data)
+
+    @cached_property
+    def rows(self) -> RowSearch:
+        """What is looked for in every reply; learned once."""
+        return RowSearch(self.data)
 
 
 def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
@@ -277,7 +283,7 @@ def _checked(site: Site, request: dict[str, Tree], context: Context, turn: Turn)
     """A reply that may leave: what may not is not paid for."""
     check_answered(site.method, site.task, request["message"], site.data, site.rules.smallest)
     reply = _run(site, request, context, turn)
-    check_leaving(reply, site.data, site.method, site.task, site.rules)
+    check_leaving(reply, site.rows, site.method, site.task, site.rules)
     return reply
 
 

@@ -127,7 +127,12 @@ class FlowerSimulation:
             raise InputError(f"Ray did not start: {error} Run the same again when the machine is less busy.") from error
         common = ray.put((method, task, torch.get_float32_matmul_precision()))
         rows = [ray.put([t.numpy() for t in d]) for d in self.data]
-        app = client_app(lambda context: _site(int(context.node_config["partition-id"]), common, rows))
+
+        def site(context: Any) -> Site:
+            k = int(context.node_config["partition-id"])
+            return _site(k, common, rows[k])
+
+        app = client_app(site)
         grids: queue.Queue[Any] = queue.Queue()
         self.done = threading.Event()
 
@@ -182,12 +187,13 @@ def _import_ray() -> tuple[Any, Any]:
     return ray, simulate
 
 
-def _site(k: int, common: Any, rows: Sequence[Any]) -> Site:
-    """In a worker: site k, from shared memory; its rows are not copied."""
+@lru_cache(maxsize=1000)
+def _site(k: int, common: Any, rows: Any) -> Site:
+    """In a worker: site k, from shared memory; its rows are not copied, and what is known of them stays."""
     import ray
 
     method, task = _common(common)
-    arrays: list[numpy.ndarray[Any, Any]] = ray.get(rows[k])
+    arrays: list[numpy.ndarray[Any, Any]] = ray.get(rows)
     return Site(k, str(k), method, task, Data(*(_tensor(a) for a in arrays)), simulated=True)
 
 
