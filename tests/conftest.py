@@ -15,6 +15,7 @@ from hypothesis import settings
 from tiny import Invoke
 
 from consilience import cli
+from consilience.cli import screen
 
 pytest_plugins = ["costs"]
 FIGURES = ("by_site", "figures", "predictions", "survival_curve", "trends")
@@ -118,6 +119,8 @@ def invoke(
     if "unhurried" not in request.fixturenames:
         request.getfixturevalue("hurried")
     monkeypatch.chdir(tmp_path)
+    for console in (screen.out, screen.err):  # wide enough for every table, whichever test made them
+        monkeypatch.setattr(console, "_width", screen.PIPED)
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["consilience", *words])

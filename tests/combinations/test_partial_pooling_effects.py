@@ -103,7 +103,7 @@ def test_a_table_is_read_again_with_its_new_site(table: Effects) -> None:
 
 
 def test_the_report_has_a_line_for_a_new_site(table: Effects) -> None:
-    (picture,) = effects_pictures(table.to_json())
+    picture, *_ = effects_pictures(table.to_json())
     assert [row[0] for row in picture.rows] == ["(Intercept)", "a new site", "Days", "a new site"]
     assert {len(row) for row in picture.rows} == {len(picture.headings)}
     assert "New site" not in picture.headings

@@ -13,7 +13,6 @@ from before import BEFORE, LOADED, TRAINED, kept, same, same_file
 from tiny import Invoke
 from transcripts import masked, same_text
 
-from consilience.cli import screen
 from consilience.study.protocol.members import read
 
 pytestmark = pytest.mark.usefixtures("unhurried")
@@ -62,8 +61,6 @@ def test_a_command_says_and_writes_what_it_did(
     for key in root.rglob("*.key"):
         key.chmod(0o600)  # which git does not keep
 
-    for console in (screen.out, screen.err):  # wide enough for every table, whichever test made them
-        monkeypatch.setattr(console, "_width", 300)
     monkeypatch.chdir(root / scene["at"])
     code, out, err = invoke(*scene["words"])
 

@@ -29,7 +29,7 @@ def test_a_forest_plot_is_well_formed_and_has_an_alternative_text(link: str) -> 
 
 
 def test_the_table_has_sites_and_their_differences() -> None:
-    (picture,) = effects_pictures(table().to_json())
+    picture, *_ = effects_pictures(table().to_json())  # and its meta-analysis
     assert list(picture.headings) == [
         "Effect", "Odds ratio", "95 % interval", "site 0", "site 1", "site 2", "τ", "I²", "p (Q)", "New site",
     ]  # fmt: skip
@@ -47,11 +47,11 @@ def test_without_sites_the_pooled_effects_are_shown_alone() -> None:
 def test_a_site_that_cannot_tell_an_effect_says_so() -> None:
     whole = table()
     short = {**whole.by_site, "site 1": whole.by_site["site 1"][:2]}
-    (picture,) = effects_pictures(Effects("died", "no", "logit", 0.95, whole.estimates, short).to_json())
+    picture, *_ = effects_pictures(Effects("died", "no", "logit", 0.95, whole.estimates, short).to_json())
     assert picture.rows[2][4] == "not estimable"
     assert "not estimable" in picture.caption and "not estimable" not in effects_pictures(whole.to_json())[0].caption
     silent = {**whole.by_site, "site 1": ()}
-    (picture,) = effects_pictures(Effects("died", "no", "logit", 0.95, whole.estimates, silent).to_json())
+    picture, *_ = effects_pictures(Effects("died", "no", "logit", 0.95, whole.estimates, silent).to_json())
     assert picture.headings[4] == "site 1" and picture.rows[1][4] == "not estimable"
 
 

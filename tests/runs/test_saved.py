@@ -18,6 +18,7 @@ from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
 from consilience.models.convolutions import Convolutions
 from consilience.models.frozen import Frozen
+from consilience.models.hats import Hats
 from consilience.models.maps import RandomFourier, RandomReLU
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual, resnet
@@ -248,7 +249,7 @@ def test_every_known_layer_comes_back() -> None:
     arguments |= {nn.Unflatten: (1, (2, 2)), BatchNorm: (3, 1e-4, 0.2, False), Dropout: (0.3, True)}
     arguments |= {Residual: (nn.Sequential(nn.Tanh()), 2, 4), Inverted: (nn.Sequential(nn.ReLU6()), True)}
     arguments |= {RandomReLU: (3, 9, 1), RandomFourier: (3, 9, 0.5, 1), Convolutions: ((1, 8, 8), 40, 1)}
-    arguments |= {Frozen: (nn.Sequential(nn.Linear(2, 3), nn.Tanh()),)}
+    arguments |= {Hats: (3, 20, (), 2.0, 1), Frozen: (nn.Sequential(nn.Linear(2, 3), nn.Tanh()),)}
     for kind in LAYERS:
         layer = kind(*arguments.get(kind, ()))
         assert repr(build_network(json.loads(json.dumps(describe_network(layer))))) == repr(layer)
