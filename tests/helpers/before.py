@@ -32,7 +32,7 @@ TRAINED = 1e-4  # up to a few hundred steps in float32, each of which carries on
 PARTS = {"aleatoric", "epistemic", "disagreement"}  # of a prediction's uncertainty
 JUMPING = {  # scores that move by a whole row, or without bound, where a probability or a rank turns on its last digit
     "accuracy", "balanced_accuracy", "auroc", "ece", "ece_adaptive", "ece_classwise", "ece_debiased",
-    "calibration_intercept", "calibration_slope",
+    "calibration_intercept", "calibration_slope", "concordance",
 }  # fmt: skip
 HIDDEN = {  # hazards at risk, where few rows that leave on a day of their own count as leaving with the others since
     f"again.statistics tree.times[3][{step}]" for step in (0, 1)
@@ -47,7 +47,8 @@ VARYING = {
     "checksum",
     "signature",
     "spread",
-}  # when, by what; signed numbers; what replies say since of the noise of their rows
+    "matmul",
+}  # when, by what, on which processor; signed numbers; what replies say since of the noise of their rows
 
 
 def kept(*path: str) -> Any:
@@ -60,7 +61,7 @@ INPUTS = kept("inputs.json")
 def same(found: Any, before: Any, tolerance: float, where: str = "") -> None:
     """Equal, but for the rounding of numbers that are not whole and for what varies from run to run."""
     if isinstance(before, dict):
-        assert found.keys() - VARYING == before.keys() - VARYING, where
+        assert found.keys() - VARYING == before.keys() - VARYING, (where, (found.keys() ^ before.keys()) - VARYING)
         for name in before.keys() - VARYING:
             if name in JUMPING and not EXACT:
                 assert type(found[name]) is type(before[name]), f"{where}.{name}"

@@ -11,7 +11,7 @@ NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 def masked(text: str) -> str:
-    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, and of replies.
+    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, of tables of numbers and of replies.
 
     Replies say more of their rows since.
     """
@@ -19,7 +19,7 @@ def masked(text: str) -> str:
     text = re.sub(r"(?<![\w.])[\d.]+ ?(ms|s|seconds?|min|minutes?)\b", "SECONDS", text)
     text = re.sub(r"(ed25519:)?[A-Za-z0-9+/]{43}=|(ed25519:)?[A-Za-z0-9+/]{8,}…", "KEY", text)
     text = re.sub(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HASH", text)
-    text = re.sub(r"\.(html|reply) \([\d,]+ bytes\)", r".\1 (SIZE)", text)
+    text = re.sub(r"\.(csv|html|reply) \([\d,]+ bytes\)", r".\1 (SIZE)", text)
     return re.sub(r"(/[\w.+-]+){2,}/", "PATH/", text)
 
 
