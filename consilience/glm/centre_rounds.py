@@ -98,7 +98,7 @@ def learn_own(
     """
     first = replies[0].payload
     if learns_numbers(task):
-        return _learn_numbers(task, centre, before, replies)
+        return _learn_numbers(task, centre, before, found, replies)
     if not isinstance(found.search, Search):
         return {"asked": (), "climb": before.climb, "given": before.given}
     plain = Point(unpack(found.search.next, layer_of(task)))
@@ -115,15 +115,16 @@ def learn_own(
     return {"asked": asked, "climb": own, "given": given_of(task, centre or FIXED, own)}
 
 
-def _learn_numbers(task: Task, centre: str | None, before: Any, replies: Sequence[Received]) -> dict[str, Any]:
+def _learn_numbers(
+    task: Task, centre: str | None, before: Any, found: Any, replies: Sequence[Received]
+) -> dict[str, Any]:
     """One round of sums decides free intercepts; τ of random ones takes more."""
     first = replies[0].payload
-    kept: dict[str, Any] = {"alone": before.alone, "climb": before.climb, "given": before.given}
+    kept: dict[str, Any] = {"alone": found.alone, "climb": before.climb, "given": before.given}
     if isinstance(first, Centred):
         own = sum_tree([reply.payload.own for reply in replies])
         if centre == FIXED:
             return {"given": given_numbers(task, own, None)}
-        kept["alone"] = {str(reply.client): reply.payload.plain for reply in replies}
     elif isinstance(first, Bent):
         own = sum_tree([reply.payload for reply in replies])
     else:

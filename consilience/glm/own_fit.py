@@ -126,16 +126,25 @@ def without_own(replies: Sequence[Received]) -> list[Received]:
     return [reply._replace(payload=summands_of(reply.payload)) for reply in replies]
 
 
-def alone_of(replies: Sequence[Received]) -> dict[str, OwnFit]:
-    """Take the sites' own fits out of replies.
+def alone_of(task: Task, replies: Sequence[Received]) -> dict[str, OwnFit | Sums]:
+    """Take the sites' own fits out of a first round's replies: of numbers they are in the sums.
 
     Args:
-        replies: What the server received.
+        task: A task whose model ends in a linear layer.
+        replies: What the server received; one that stands for all sites says nothing of any.
 
     Returns:
         The fits by the sites' numbers; none where replies hold none.
     """
-    return {str(reply.client): reply.payload.own for reply in replies if isinstance(reply.payload, Told)}
+    count = sum(leaf.numel() for leaf in layer_of(task).values())
+    numbers = isinstance(task.likelihood, GaussianNoise) and is_on_columns(task.model) and count <= MOST
+    found: dict[str, OwnFit | Sums] = {}
+    for reply in replies:
+        if isinstance(reply.payload, Told):
+            found[str(reply.client)] = reply.payload.own
+        elif numbers and len(replies) > 1 and isinstance(reply.payload, Sums):
+            found[str(reply.client)] = reply.payload
+    return found
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ class GLMState(NamedTuple):
     posterior: Posterior
     asked: Point | Last | tuple[()] = ()
     search: Search | NoisyDerivatives | tuple[()] = ()
-    alone: dict[str, OwnFit] | tuple[()] = ()
+    alone: dict[str, OwnFit | Sums] | tuple[()] = ()
 
 
 class CentredState(NamedTuple):
@@ -144,6 +144,10 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Metho
     privacy: Privacy | None = added(None)
     compare: bool = added(True, before=False)
     centre: str | None = added(None)
+
+    def __post_init__(self) -> None:
+        if self.centre == "none":  # as a study's settings and the command line write it
+            object.__setattr__(self, "centre", None)
 
     def init(self, task: Task, server: Server) -> GLMState | CentredState:
         layer = last_layer(task.model)
@@ -255,13 +259,13 @@ def learn(
         tolerance: Of the gradient relative to the first, where the search ends.
     """
     prior, _ = priors_of(task)
-    alone = alone_of(replies) or state.alone
+    alone = alone_of(task, replies) or state.alone
     replies = without_own(replies)
     if isinstance(replies[0].payload, Sums):
         warn_of_few_rows(replies)
         totals = add(payloads(replies))
         if classes_of(task) is None:
-            return GLMState(number_posterior(task, totals, whole))  # 2
+            return GLMState(number_posterior(task, totals, whole), alone=alone)  # 2
         search = begin(totals, prior)  # 3
     elif task.outcome and not isinstance(state.search, Search):
         search = begin_search(sum_up(payloads(replies)), prior, weights(replies).sum())  # 3

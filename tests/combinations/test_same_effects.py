@@ -21,6 +21,7 @@ from consilience.study.coordinator import pool
 from consilience.study.effects import pooled_effects
 from consilience.study.flower.server import rounds
 from consilience.study.protocol.members import Study
+from consilience.study.protocol.target import Target
 from consilience.study.rows import training_rows
 
 AGREED: dict[str, Any] = {"method": "glm", "settings": (), "rounds": 5, "smallest": 1, "choose": 0.0}
@@ -55,7 +56,8 @@ def over_flower(study: Study, folder: Path) -> Effects:
 def simulated(study: Study, folder: Path) -> Effects:
     agreement = study.agreement
     parts = tuple(training_rows(agreement, own.train).data for own in rows(study, folder).values())
-    sites = Sites(parts, parts, None, None, None, 2, parts[0].x.shape[1], "died", "natural", studies.NAMES)
+    classes = len(agreement.target.classes) or None
+    sites = Sites(parts, parts, None, None, None, classes, parts[0].x.shape[1], "died", "natural", studies.NAMES)
     task = agreement.build_task()
     result = co.run(agreement.build_method(), task, sites, rounds=agreement.rounds, scored=False)
     table = pooled_effects(agreement, result.state, studies.NAMES, result.replies)
@@ -78,6 +80,29 @@ def test_three_ways_of_a_study_print_one_table(tmp_path: Path, method: str) -> N
     assert set(files.by_site) == alone and files.rows[1].sites == len(alone)
     for other in (over_flower(study, tmp_path), simulated(study, tmp_path)):
         np.testing.assert_allclose(numbers(other), numbers(files), rtol=1e-6, atol=1e-9)
+
+
+NUMBER = Target("died", unit="mmHg", range=(-20.0, 20.0), centre=0.0, spread=3.0)
+CENTRED = [("classes", "fixed"), ("classes", "random"), *(("numbers", centre) for centre in ("none", "fixed", "random"))]
+FAST = {("numbers", "random")}
+
+
+@pytest.mark.parametrize(
+    ("target", "centre"), [pytest.param(*case, marks=() if case in FAST else pytest.mark.slow) for case in CENTRED]
+)
+def test_three_ways_print_one_table_whatever_the_intercepts(tmp_path: Path, target: str, centre: str) -> None:
+    """Sites' own lines are fits of their own rows, which no kind of intercept changes."""
+    words = {**AGREED, "settings": (f"centre={centre}",), **({"target": NUMBER} if target == "numbers" else {})}
+    study = studies.study(tmp_path, hand_out="ensemble", **words)
+    files = by_files(study, tmp_path)
+    assert set(files.by_site) == set(studies.NAMES) and max(row.sites for row in files) == 3
+    for other in (over_flower(study, tmp_path), simulated(study, tmp_path)):
+        np.testing.assert_allclose(numbers(other), numbers(files), rtol=1e-6, atol=1e-9)
+        if files.centres is not None and other.centres is not None:
+            pairs = zip(other.centres.plain, files.centres.plain, strict=True)
+            assert all(a.estimate == pytest.approx(b.estimate, rel=1e-6, nan_ok=True) for a, b in pairs)
+            assert other.centres.tau == (files.centres.tau and pytest.approx(files.centres.tau, rel=1e-6))
+        assert (files.centres is None) == (other.centres is None) == (centre == "none")
 
 
 def test_a_site_s_own_fit_stays_there_where_replies_are_masked(tmp_path: Path) -> None:

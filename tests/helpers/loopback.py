@@ -93,7 +93,8 @@ def study_sites(study: Study, folder: Path, without: tuple[str, ...] = ()) -> li
     """The connected sites of a study whose keys lie in a folder; their tables are written there."""
     made = []
     for member in study.active:
-        table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
+        records = studies.rows(member.number, number=not study.agreement.target.classes)
+        table = studies.table(folder / f"{member.name}.csv", records)
         key = read_key(folder / f"{member.name}.key")
         made.append(site_of(study, member, key, table, folder / f"{member.name}.site", without=without))
     return made

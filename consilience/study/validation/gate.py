@@ -329,8 +329,8 @@ def check_counts(reply: Reply, gate: Gate) -> None:
 
 
 def check_kinds(reply: Reply, gate: Gate) -> None:
-    """Refuse a kind of value that the study does not let leave a site."""
-    if gate.rules.leaves is None:
+    """Refuse a kind of value that the study does not let leave a site; one without a number is none."""
+    if gate.rules.leaves is None or not tree.leaves(reply.send):
         return
     for kind in kinds_of(reply.send):
         if kind not in gate.rules.leaves:
