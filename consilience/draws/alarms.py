@@ -14,6 +14,7 @@ from consilience.distributions.posterior import Dense, natural
 from consilience.draws.convergence import effective, r_hat
 from consilience.draws.importance import DOUBTFUL
 from consilience.draws.pooling_rules import Factors, Made, least_share
+from consilience.draws.priors import Prior
 from consilience.draws.space import Space
 from consilience.draws.transforms import Interval, Simplex
 
@@ -26,6 +27,8 @@ VALLEY, LESSER = 0.6, 0.05  # between two modes against the lower of them, and t
 PULL = 1.0  # pooled SDs by which the prior moves the pool
 APART = 0.5  # pooled SDs between two rules' means; or the log of the ratio of their SDs
 ERROR, TOO_LARGE = 0.1, 0.5  # Monte Carlo error of a pooled mean, in pooled SDs
+WIDER = 3.0  # times the prior's SD that a posterior may be wide
+ALONE = 0.95  # of what is known in some direction, by one site
 FAR = 1.0  # SDs beyond √d that a pool is from a site's draws
 GRID = 128  # places at which a density is looked at
 ROUGH = 0.5  # deviation of a log-prior from a quadratic, times how often it is taken out
@@ -108,24 +111,67 @@ def difference(factors: Factors) -> tuple[float, int, float]:
     return chance, farthest, min(1.0, count * alone[farthest])
 
 
-def overlap_alarms(factors: Factors, splits: bool) -> Iterator[Alarm]:
-    """Look whether the sites' posteriors can be of one parameter.
+def overlap_alarms(factors: Factors, multiplies: bool) -> Iterator[Alarm]:
+    """Look whether the sites' posteriors can be of one parameter, and whether one site is all that is known.
 
     Args:
         factors: What the sites sent.
-        splits: Whether the rule lets sites differ.
+        multiplies: Whether the rule takes them to be of one parameter.
     """
-    if len(factors.names) < 2 or splits:
-        return
     chance, farthest, alone = difference(factors)
     value = min(chance, alone)
     if value < DIFFERENT:
         name = factors.names[farthest]
-        sentence = (
-            f"The sites differ more than chance allows (p = {value:.1g}), {name} most: look at its data, "
-            "or let sites differ with the rule hierarchical."
-        )
-        yield Alarm("overlap", True, sentence, value)
+        advice = "look at its data, or let sites differ with the rule hierarchical."
+        if not multiplies:
+            advice = "each parameter is its mean over sites, not one that all have; look at that site's data."
+        sentence = f"The sites differ more than chance allows ({_p(value)}), {name} most: {advice}"
+        yield Alarm("overlap", multiplies, sentence, value)
+
+
+def _p(value: float) -> str:
+    if value < 1e-16:
+        return "p < 1e-16"
+    return f"p = {value:.1g}"
+
+
+def site_alarms(factors: Factors, labels: Sequence[str], multiplies: bool) -> Iterator[Alarm]:
+    """Look at each site beside the prior and beside the others: had its model this prior, and is it all that counts?
+
+    Args:
+        factors: What the sites sent.
+        labels: What each number is called.
+        multiplies: Whether the rule takes the sites to be of one parameter.
+    """
+    whole = torch.stack([g.precision for g in factors.gaussians]).sum(0)
+    for name, g in zip(factors.names, factors.gaussians, strict=True):
+        j, times = beside_prior(factors.prior, g)
+        if times > WIDER and factors.prior.proper:
+            sentence = (
+                f"{name}'s posterior of {labels[j]} is {times:.1f} times as wide as the prior: look whether its model "
+                "has this prior."
+            )
+            yield Alarm("prior", True, sentence, times)
+        others, direction = least_share(whole - g.precision, whole)
+        if multiplies and 1 - others > ALONE:
+            label = labels[int(direction.abs().argmax())]
+            sentence = (
+                f"{name} has {100 * (1 - others):.3g} % of what is known of {label}: the pool is nearly its posterior "
+                "alone; look whether it has so many more rows."
+            )
+            yield Alarm("influence", False, sentence, 1 - others)
+
+
+def beside_prior(prior: Prior, g: Dense) -> tuple[int, float]:
+    """Find the number whose posterior is widest beside the prior.
+
+    Returns:
+        Its place, and how many times as wide it is.
+    """
+    known = prior.natural(g.mean).precision.diagonal().clamp(min=0)
+    times = (known * torch.linalg.inv(g.precision).diagonal()).sqrt()
+    j = int(times.argmax())
+    return j, float(times[j])
 
 
 def sum_alarms(spread: float, freedom: int) -> Iterator[Alarm]:
@@ -139,7 +185,7 @@ def sum_alarms(spread: float, freedom: int) -> Iterator[Alarm]:
 
     value = float(chdtrc(freedom, max(0.0, spread)))
     if value < DIFFERENT:
-        sentence = f"The sites differ more than chance allows (p = {value:.1g}): let each look at its data."
+        sentence = f"The sites differ more than chance allows ({_p(value)}): let each look at its data."
         yield Alarm("overlap", True, sentence, value)
 
 

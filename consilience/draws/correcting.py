@@ -17,7 +17,7 @@ from consilience.draws.alarms import Alarm
 from consilience.draws.importance import DOUBTFUL, resample, smooth
 from consilience.draws.pooling import CHAINS, Pooled
 from consilience.draws.pooling_rules import Factors, moments_of, propose
-from consilience.draws.priors import Given, Prior, evaluate, make_prior
+from consilience.draws.priors import Given, Prior, evaluate, make_prior, read_prior
 from consilience.draws.reading import CHAIN, DRAW, Draws
 from consilience.draws.space import Space
 from consilience.errors import InputError
@@ -92,7 +92,7 @@ def correct(asked: Draws, answers: Sequence[Draws], prior: Given, draws: int = 4
         total = total + values
     if isinstance(prior, str) and prior == "fractional":
         raise InputError("A further round needs the whole prior: give its densities, its draws, or flat.")
-    known = make_prior(prior, [], space, [u])
+    known = make_prior(read_prior(prior), [], space, [u])
     return _weighted(u, total + known.density(u) - density, space, tuple(sites), known, (), draws, Key(seed))
 
 

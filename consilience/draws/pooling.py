@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +29,14 @@ from consilience.draws.alarms import (
     overlap_alarms,
     pool_alarms,
     shape_alarms,
+    site_alarms,
     skewness,
     sum_alarms,
 )
 from consilience.draws.convergence import effective
 from consilience.draws.moments import Moments
 from consilience.draws.pooling_rules import BY_MOMENTS, RULES, Factors, Made, hierarchical, rows_of
-from consilience.draws.priors import FLAT, Given, Prior, make_prior, prior_draws, supports
+from consilience.draws.priors import Given, Prior, make_prior, prior_draws, read_prior, supports
 from consilience.draws.reading import EXTRA, Draws, load_xarray, read
 from consilience.draws.space import Space, shared_space
 from consilience.draws.transforms import Transform
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 CHAINS = 4  # that pooled draws are dealt into, so that tools which compare chains have some
+SAME = 1e-9  # SDs between the means of two sites' draws: nearer, they are the same draws
 UNSEEN = 1000.0  # effective draws that moments are taken to be of
 UNUSABLE = "Do not use this pool"
 
@@ -76,6 +80,7 @@ class Pooled:
         prior: What the prior was taken from.
         unconstrained: The same draws as vectors [S, d].
         k: k̂ of importance weights, where the rule has some.
+        left: What is not pooled, as not all sites have it with the same labels.
     """
 
     posterior: xarray.Dataset
@@ -87,6 +92,7 @@ class Pooled:
     prior: str
     unconstrained: Tensor
     k: float | None = None
+    left: tuple[str, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -199,6 +205,9 @@ def pool(
     made: Made = apply(factors, draws - draws % CHAINS, key.fold(0))
     alarms = list(_look(space, chains, factors, chosen, made, key.fold(1)))
     pooled = _finish(space, factors, chosen, made, alarms)
+    if params is None:
+        every = [str(name) for site in heard if isinstance(site, Draws) for name in site.posterior.data_vars]
+        pooled = replace(pooled, left=tuple(dict.fromkeys(name for name in every if name not in pooled.posterior)))
     if log_likelihoods is not None:
         from consilience.draws.correcting import correct_here
 
@@ -221,9 +230,7 @@ def gather(
         InputError: Sites have nothing in common, or the prior is not known.
     """
     drawn = [site for site in heard if isinstance(site, Draws)]
-    known: Any = prior
-    if isinstance(prior, str) and prior not in (FLAT, "fractional", "model"):
-        known = read(prior, "the prior")
+    known: Any = read_prior(prior)
     short = [site for site in heard if isinstance(site, Moments)]
     if short:
         space = short[0].space
@@ -243,6 +250,7 @@ def gather(
         x = space.free(site.posterior, site.name)
         chains.append(x)
         gaussians.append(check_moments(site.name, x.flatten(0, 1), space))
+    _refuse_copies(heard, gaussians)
     flat = [None if x is None else x.flatten(0, 1) for x in chains]
     made = make_prior(known, drawn, space, [x for x in flat if x is not None])
     return space, chains, Factors(tuple(s.name for s in heard), tuple(flat), tuple(gaussians), made, len(heard) - 1)
@@ -277,6 +285,14 @@ def _named(sites: Sequence[Any]) -> list[Any]:
             name = f"{name} {number + 1}"
         found.append(replace(site, name=name))
     return found
+
+
+def _refuse_copies(heard: Sequence[Draws | Moments], gaussians: Sequence[Dense]) -> None:
+    """Refuse draws that came twice: multiplied, they would count twice."""
+    for (one, first), (other, second) in itertools.combinations(zip(heard, gaussians, strict=True), 2):
+        gap = (first.mean - second.mean).abs() * first.precision.diagonal().sqrt()
+        if float(gap.max()) < SAME and bool(torch.allclose(first.precision, second.precision, rtol=SAME)):
+            raise InputError(f"{one.name} and {other.name} sent the same draws: give each site's own, once.")
 
 
 def check_moments(name: str, x: Tensor, space: Space) -> Dense:
@@ -340,7 +356,9 @@ def _look(space: Space, chains: Sequence[Tensor | None], factors: Factors, chose
     multiplies = chosen.rule not in ("mixture", "hierarchical")
     yield from chain_alarms(names, values, labels)
     yield from label_alarms(space, names, values)
-    yield from overlap_alarms(factors, not multiplies)
+    if chosen.rule != "mixture":
+        yield from overlap_alarms(factors, multiplies)
+    yield from site_alarms(factors, labels, multiplies)
     if multiplies:
         worth = min((float(effective(x).min()) for x in values), default=UNSEEN)
         yield from knowledge_alarms(factors, labels, worth)
@@ -375,7 +393,10 @@ def _finish(space: Space, factors: Factors, chosen: Choice, made: Made, alarms: 
         variables = {}
         for p, part in zip(space.parameters, made.tau.split([p.width for p in space.parameters], 1), strict=True):
             array = part.numpy().reshape(CHAINS, -1, p.width)
-            variables[f"tau_{p.name}"] = (("chain", "draw", f"tau_{p.name}_dim"), array)
+            if p.width == math.prod(p.shape):  # a number of the parameter's own each
+                variables[f"tau_{p.name}"] = (("chain", "draw", *p.dims), array.reshape(*array.shape[:2], *p.shape))
+            else:
+                variables[f"tau_{p.name}"] = (("chain", "draw", f"tau_{p.name}_dim"), array)
         posterior = posterior.assign(variables)
     return Pooled(
         posterior, chosen.rule, chosen.why, tuple(alarms), space, factors.names, factors.prior.said, made.draws, made.k

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from consilience.distributions.posterior import Dense, Natural, Samples, dense_moments, natural
-from consilience.draws.reading import Draws
+from consilience.draws.reading import PRIOR, Draws, holds_draws, read
 from consilience.draws.space import Parameter, Space
 from consilience.draws.transforms import REAL, UNIT, Correlation, Interval, Simplex, Transform
 from consilience.errors import InputError, unknown_name
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import xarray
 
 Given: TypeAlias = "str | Mapping[str, str] | Draws | xarray.Dataset | Callable[[dict[str, Any]], float] | None"
-FLAT, FRACTIONAL, MODEL = "flat", "fractional", "model"
+NAMED = FLAT, FRACTIONAL, MODEL = "flat", "fractional", "model"
 ASKED = 3000  # draws at which a function is evaluated, at most
 POSITIVE_HALF = Interval(0.0)
 
@@ -156,6 +156,18 @@ class Prior:
         return Natural(slope + curve @ at, (curve + curve.mT) / 2)
 
 
+def read_prior(given: Any) -> Given:
+    """Read a prior that is given as a file or as an object of draws; every other one stays as it is.
+
+    Args:
+        given: What `pool` takes.
+    """
+    if holds_draws(given) or (isinstance(given, str) and given not in NAMED):
+        return read(given, "the prior", PRIOR)
+    known: Given = given
+    return known
+
+
 def supports(given: Given) -> dict[str, Transform]:
     """Say what named densities know of bounds.
 
@@ -212,8 +224,6 @@ def make_prior(given: Given, sites: Sequence[Draws], space: Space, vectors: Sequ
         return _from_values(torch.cat(values) + space.log_jacobian(u), u, "the log-prior in the sites' files")
     if given == MODEL:
         raise InputError("Not every file holds lprior, log_prior or draws of the prior: give the prior in another way.")
-    if isinstance(given, str):
-        raise InputError(f"'{given}' is no prior: give flat, fractional, a file of draws, or densities by name.")
     raise InputError(
         "The prior shall count once, and nothing says which one the sites used: give its draws, densities as "
         "beta=normal(0,2.5), or flat."
@@ -234,7 +244,10 @@ def _from_densities(given: Mapping[str, str], space: Space) -> Prior:
     named = {p.name: p for p in space.parameters}
     for name in known:
         if name not in named:
-            raise InputError(f"There is a prior of '{name}', which is not pooled: leave it out.")
+            raise InputError(
+                f"There is a prior of '{name}', which is not pooled: leave it out, or see that all sites have draws of "
+                f"it (pooled: {', '.join(named)})."
+            )
     for name, parameter in named.items():
         if name not in known:
             raise InputError(f"Nothing says which prior '{name}' has: give one for it, as {name}=normal(0,1) or flat.")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import xarray
 
 CHAIN, DRAW = "chain", "draw"
+POSTERIOR, PRIOR = "posterior", "prior"  # groups, as ArviZ names them
 SUFFIXES = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
+GROUPS = (POSTERIOR, PRIOR, "log_prior", "log_likelihood", "sample_stats")  # that matter here
 LOG_PRIORS = ("lprior", "log_prior")  # as brms and priorsense name a model's own log-prior
 LOG_LIKELIHOODS = ("log_lik", "log_likelihood")
 EXTRA = "Draws need arviz and h5netcdf: pip install 'consilience[draws]'."
@@ -67,7 +69,7 @@ def load_xarray() -> Any:
     return xarray
 
 
-def read(source: Any, name: str | None = None) -> Draws:
+def read(source: Any, name: str | None = None, group: str = POSTERIOR) -> Draws:
     """Read the draws of one site.
 
         co.draws.read("north.nc")                       # ArviZ: netCDF, or a folder north.zarr
@@ -79,6 +81,7 @@ def read(source: Any, name: str | None = None) -> Draws:
     Args:
         source: A path, a pattern, or an object.
         name: What the site is called; a file's name by default.
+        group: What is asked for: `posterior`, or `prior`, which is taken where there is one.
 
     Returns:
         The draws, without those of warm-up.
@@ -95,7 +98,23 @@ def read(source: Any, name: str | None = None) -> Draws:
         groups, title = {"posterior": _from_arrays(xarray, source)}, "site"
     else:
         groups, title = _from_object(xarray, source), "site"
+    if group in groups:
+        groups = {**groups, POSTERIOR: groups[group]}
+    if POSTERIOR not in groups:
+        raise InputError(
+            f"{name or title}: there is no group '{POSTERIOR}' in it: give a path, InferenceData, DataTree, a NumPyro "
+            "MCMC, or arrays [chain, draw, …] by name."
+        )
     return _assemble(name or title, groups)
+
+
+def holds_draws(given: Any) -> bool:
+    """Say whether something is a path or an object that `read` takes, and not densities by name or a function."""
+    if isinstance(given, Mapping) and given and all(isinstance(value, str) for value in given.values()):
+        return False
+    objects = ("children", "groups", "get_samples", "varnames")
+    arrays = isinstance(given, Mapping) and bool(given)
+    return isinstance(given, Path) or arrays or any(hasattr(given, name) for name in objects)
 
 
 def _read_files(xarray: Any, source: str) -> tuple[dict[str, Any], str]:
@@ -128,13 +147,14 @@ def _read_groups(xarray: Any, path: Path, engine: str) -> dict[str, Any]:
     except ImportError:
         raise InputError({"zarr": f"{path} needs zarr: pip install zarr."}.get(engine, EXTRA)) from None
     groups = {}
-    for name in ("posterior", "prior", "log_prior", "log_likelihood", "sample_stats"):
+    for name in GROUPS:
         try:
             with xarray.open_dataset(path, group=name, engine=engine, decode_times=False) as found:
                 groups[name] = found.load()
-        except (OSError, KeyError, ValueError, FileNotFoundError) as error:
-            if name == "posterior":
-                raise InputError(f"{path} has no group 'posterior': write the draws with ArviZ.") from error
+        except (OSError, KeyError, ValueError, FileNotFoundError):
+            continue
+    if not {POSTERIOR, PRIOR} & groups.keys():
+        raise InputError(f"{path} has no group '{POSTERIOR}': write the draws with ArviZ.")
     return groups
 
 
@@ -201,7 +221,7 @@ def _from_object(xarray: Any, source: Any) -> dict[str, Any]:
         arrays = {name: np.stack(source.get_values(name, combine=False, squeeze=False)) for name in names}
         return {"posterior": _from_arrays(xarray, arrays)}
     groups = {}
-    for name in ("posterior", "prior", "log_prior", "log_likelihood", "sample_stats"):
+    for name in GROUPS:
         group = None
         if hasattr(source, "children") or isinstance(source, Mapping):  # DataTree, or groups by name
             if name in source:
@@ -210,7 +230,7 @@ def _from_object(xarray: Any, source: Any) -> dict[str, Any]:
             group = getattr(source, name, None)
         if group is not None:
             groups[name] = group
-    if "posterior" not in groups:
+    if not groups:
         raise InputError(
             f"A {type(source).__name__} holds no draws that are known here: give a path, InferenceData, DataTree, "
             "a NumPyro MCMC, or arrays [chain, draw, …] by name."

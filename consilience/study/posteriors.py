@@ -18,7 +18,7 @@ from torch import Tensor
 
 from consilience.aggregation.summands import Cells
 from consilience.distributions.posterior import Dense, Natural, Samples, dense_moments, from_natural, natural
-from consilience.draws.alarms import chain_alarms
+from consilience.draws.alarms import WIDER, beside_prior, chain_alarms
 from consilience.draws.disclosure import check_rows as check_enough
 from consilience.draws.moments import Moments
 from consilience.draws.pooling import Pooled, check_moments, pool, pool_sum
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 KIND = "kept posterior"  # of the file that remembers what left
 KEPT = "kept-posterior"  # the ending of its name
-WIDER = 3.0  # times the prior's SD that a posterior may be wide
 A_ROW = 1e6  # times the prior's precision that a row may add
 DIFFERENT = 0.05  # share of draws that differ from each other; a chain that stands still has fewer
 
@@ -199,14 +198,15 @@ class OwnPosterior(File):
 
     def _check_width(self, g: Dense, rows: int, sites: int, where: str) -> None:
         """Refuse what is wider than the prior, or narrower than so many rows can make it."""
+        j, times = beside_prior(self.prior, g)
+        if times > WIDER:
+            raise InputError(
+                f"{where} is not used: its posterior of {self.space.labels[j]} is {times:.1f} times as wide as the "
+                "agreed prior: look whether the model has this prior."
+            )
         known = self.prior.natural(g.mean).precision.diagonal()
         own = 1 / torch.linalg.inv(g.precision).diagonal()
         for label, before, after in zip(self.space.labels, known.tolist(), own.tolist(), strict=True):
-            if before > 0 and after < before / WIDER**2:
-                raise InputError(
-                    f"{where} is not used: its posterior of {label} is {(before / after) ** 0.5:.1f} times as wide as "
-                    "the agreed prior: look whether the model has this prior."
-                )
             if before > 0 and after > (sites + A_ROW * rows) * before:
                 raise InputError(
                     f"{where} is not used: its posterior of {label} is narrower than {rows:,} rows can make it."

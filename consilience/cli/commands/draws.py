@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from consilience.draws import Draws, Moments, Pooled
 
 UNUSABLE = 3  # the exit code of a pool that should not be used
-NAMED = ("flat", "fractional", "model")
 
 Files_ = Annotated[
     list[str],
@@ -148,8 +147,6 @@ def correct(
     known = _prior(prior)
     if known is None:
         raise InputError("The prior shall count once: give it with --prior, as --prior 'beta=normal(0,2.5)'.")
-    if isinstance(known, str) and known not in NAMED:
-        known = read(known, "the prior")
     pooled = correct_draws(read(question, "the question"), [read(file) for file in answers], known, draws, seed)
     _finish(pooled, out_, anyway, as_json)
 
@@ -257,6 +254,8 @@ def _finish(pooled: Pooled, path: Path | None, anyway: bool, as_json: bool) -> N
         out.print(table)
         say(f"Rule: {pooled.rule}, as {pooled.why}.")
         say(f"Prior, counted once: {pooled.prior}.")
+        if pooled.left:
+            say(f"Not pooled, as not all sites have the same: {', '.join(pooled.left)}.")
         for alarm in pooled.alarms:
             say(alarm.sentence, "red" if alarm.stops else "yellow")
         say(verdict, "bold")
