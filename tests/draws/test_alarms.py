@@ -32,7 +32,18 @@ def test_sites_that_cannot_be_of_one_parameter() -> None:
     assert alarms(pooled)["overlap"] and not pooled.usable
     assert pooled.verdict.startswith("Do not use this pool: The sites differ more than chance allows")
     assert "site 3 most" in pooled.verdict
-    assert co.draws.pool(sites, "flat").rule == "hierarchical"
+    differ = co.draws.pool(sites, "flat")
+    assert differ.rule == "hierarchical" and alarms(differ) == {"overlap": False}
+    assert "mean over sites, not one that all have" in differ.alarms[0].sentence
+
+
+def test_a_site_with_another_prior_and_one_that_is_all() -> None:
+    sites = [{"x": site(0, sd=0.3)}, {"x": site(1, sd=4.0)}]
+    assert alarms(co.draws.pool(sites, {"x": "normal(0, 1)"}, "gaussian"))["prior"]
+    assert "prior" not in alarms(co.draws.pool(sites, {"x": "normal(0, 2)"}, "gaussian"))
+
+    sites = [{"x": site(0, sd=0.1)}, {"x": site(1)}]
+    assert alarms(co.draws.pool(sites, "flat", "gaussian")) == {"influence": False}
 
 
 def test_chains_that_do_not_agree_and_few_draws() -> None:

@@ -13,8 +13,10 @@ from scipy import stats
 import consilience as co
 from consilience.distributions.posterior import Dense
 from consilience.draws.affine import barycentre, transport
+from consilience.draws.pooling import gather
 from consilience.draws.pooling_rules import RULES
 from consilience.errors import InputError
+from consilience.key import Key
 
 SITES, ROWS, WIDTH, DRAWS = 4, 60, 3, 2000
 NEAR = 0.12  # pooled SDs: four Monte Carlo errors of 2 000 draws, and as many of the sites'
@@ -115,8 +117,6 @@ def test_without_a_prior_to_divide_by_the_rules_are_numpyros(line: dict[str, Any
 def test_the_product_itself_is_numpyros_to_rounding(line: dict[str, Any]) -> None:
     pytest.importorskip("numpyro")
     from numpyro.infer.hmc_util import parametric
-
-    from consilience.draws.pooling import gather
 
     parts = [{"beta": s["beta"].reshape(-1, WIDTH).astype(np.float32)} for s in line["sites"]]
 
@@ -303,15 +303,17 @@ def test_names_dimensions_and_coordinates_come_back() -> None:
     pooled = co.draws.pool([site(), site()], {"beta": "normal(0, 5)", "sigma": "exponential(1)"})
     made = pooled.to_arviz()
 
-    assert set(made.posterior.data_vars) == {"beta", "sigma"}  # theta is a site's own
+    assert set(made.posterior.data_vars) == {"beta", "sigma"} and pooled.left == ("theta",)  # a site's own
     assert list(arviz.summary(made).index) == ["beta[age]", "beta[dose]", "sigma"]
     assert made.posterior.attrs["rule"] == "reweighted"
 
 
 def test_the_same_seed_gives_the_same_draws(line: dict[str, Any]) -> None:
-    for rule in RULES:
-        one, two = (co.draws.pool(line["sites"], "flat", rule, draws=100, seed=s) for s in (1, 1))
-        np.testing.assert_array_equal(flat(one), flat(two))
+    sites = [co.draws.read({"beta": s["beta"][:, ::4]}, f"{k}") for k, s in enumerate(line["sites"])]
+    _, _, factors = gather(sites, "flat", None, None)
+    for rule in RULES.values():
+        one, two = (rule(factors, 100, Key(1)).draws for _ in range(2))
+        assert torch.equal(one, two)
 
 
 @pytest.mark.parametrize(
@@ -348,12 +350,28 @@ def test_draws_that_cannot_be_pooled_are_refused(line: dict[str, Any]) -> None:
         ([{"beta": beta}, {"beta": beta[..., :2]}], "No parameter is the same at all sites"),
         ([{"beta": beta, "double": 2 * beta}] * 2, "follow from each other"),
         ([{"beta": beta * 0 + 0.5}] * 2, "all the same"),
+        ([{"beta": beta}, {"beta": beta[::-1]}], "site 1 and site 2 sent the same draws"),
         ([{"z": np.round(beta)}] * 2, "whole numbers"),
         ([{"beta": beta * np.nan}] * 2, "not finite"),
         ([{"beta": beta[:1, :5]}] * 2, "sent 5 draws of 3 numbers"),
     ):
         with pytest.raises(InputError, match=sentence):
             co.draws.pool(sites, "flat")
+
+
+def test_a_prior_may_be_a_file_or_an_object_with_draws_of_it(line: dict[str, Any], tmp_path: Any) -> None:
+    """As PyMC writes them: in the group `prior`, alone or beside a posterior, which is not taken for it."""
+    arviz = pytest.importorskip("arviz")
+    alone = arviz.from_dict(prior=line["prior"])
+    beside = arviz.from_dict(posterior={"beta": line["sites"][0]["beta"]}, prior=line["prior"])
+    alone.to_netcdf(str(tmp_path / "prior.nc"))
+    sites = [co.draws.read(s, f"{k}") for k, s in enumerate(line["sites"])]
+    known = gather(sites, co.draws.read(line["prior"]), None, None)[2].product
+
+    for given in (alone, beside, tmp_path / "prior.nc", str(tmp_path / "prior.nc"), line["prior"]):
+        assert torch.allclose(gather(sites, given, None, None)[2].product.mean, known.mean)
+    with pytest.raises(InputError, match="no group 'posterior'"):
+        co.draws.pool([alone, alone], "flat")
 
 
 def test_draws_are_moved_between_gaussians_on_the_shortest_way() -> None:
