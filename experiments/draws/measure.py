@@ -151,6 +151,9 @@ def measure(name: str, split: str, folder: Path) -> dict[str, Any]:
         }  # fmt: skip
 
     for rule in ("auto", *RULES):
+        if rule == found.get("auto", {}).get("used"):  # the same draws, by the same seed
+            found[rule] = found["auto"]
+            continue
         start = time.process_time()
         note(rule, pool(sites, prior_of(name), rule, transforms=transforms))
         found[rule]["seconds"] = round(time.process_time() - start, 2)
@@ -223,13 +226,13 @@ def coverage(name: str, worlds: int) -> None:
             error = (np.var([np.mean(cell[whose]) for cell in used]) / len(used)) ** 0.5
             row.append(f"{np.mean(inside):.1%} ± {error:.1%}")
         lines.append(row)
-    write_between("coverage", ("model", "worlds", "refused", "pool", "NUTS on all rows"), lines)
+    write_between("coverage", ("model", "worlds", "refused", "pool", "all rows"), lines)
 
 
 def one_world(name: str, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     truth, rows, counts = world_of(name, rng)
-    parts = [run(name, mask(name, counts, site)(rows), seed + 7 * (site or 0), 400) for site in (None, *range(SITES))]
+    parts = [sampled(name, mask(name, counts, site)(rows), rng) for site in (None, *range(SITES))]
     pooled = pool([read(part, f"site {k}") for k, part in enumerate(parts[1:])], prior_of(name), draws=2000)
 
     def hits(draws: Any) -> list[bool]:
@@ -242,6 +245,48 @@ def one_world(name: str, seed: int) -> dict[str, Any]:
 
     stops = [alarm.kind for alarm in pooled.alarms if alarm.stops]
     return {"pool": hits(pooled.posterior), "all rows": hits(parts[0]), "stops": stops, "rule": pooled.rule}
+
+
+@cache
+def log_density(name: str) -> Any:
+    """A regression's log-posterior of α, β and, for Weibull, log of the shape; with its gradient and Hessian."""
+
+    def log(u: Any, rows: Any) -> Any:
+        theta = {"alpha": u[0], "beta": u[1:4]}
+        prior = -0.5 * ((u[:4] / 2.5) ** 2).sum()
+        if len(u) > 4:
+            theta["shape"] = jax.numpy.exp(u[4])
+            prior = prior - 0.5 * (theta["shape"] / 2) ** 2 + u[4]
+        return prior + CASES[name].likelihood(theta, rows)
+
+    return [jax.jit(f) for f in (log, jax.grad(log), jax.hessian(log), jax.vmap(log, (0, None)))]
+
+
+def sampled(name: str, rows: Any, rng: np.random.Generator, count: int = 1600) -> dict[str, np.ndarray]:
+    """Draws by importance: from Student's t about the mode, then by weight. NUTS would take a hundred times as long."""
+    rows = jax.tree.map(jax.numpy.asarray, rows)
+    log, slope, curve, logs = log_density(name)
+    u = np.zeros(4 + (name == "weibull"))
+    for _ in range(100):
+        step = -np.linalg.solve(np.asarray(curve(u, rows)), np.asarray(slope(u, rows)))
+        while np.abs(step).max() > 1e-12 and not float(log(u + step, rows)) >= float(log(u, rows)):
+            step = step / 2
+        u = u + step
+        if np.abs(step).max() < 1e-8:
+            break
+    lower, freedom = np.linalg.cholesky(np.linalg.inv(-np.asarray(curve(u, rows)))), 5
+    z = rng.normal(size=(6 * count, len(u)))
+    z = z / np.sqrt(rng.chisquare(freedom, (6 * count, 1)) / freedom)
+    heights = np.asarray(logs(u + z @ lower.T, rows)) + (freedom + len(u)) / 2 * np.log1p((z**2).sum(1) / freedom)
+    weights = np.exp(heights - heights.max())
+    weights /= weights.sum()
+    if 1 / (weights**2).sum() < 2 * count:
+        raise SystemExit(f"{name}: proposals are worth {1 / (weights**2).sum():.0f} draws.")
+    kept = (u + z @ lower.T)[rng.choice(len(z), count, p=weights)].reshape(CHAINS, -1, len(u))
+    found = {"alpha": kept[..., 0], "beta": kept[..., 1:4]}
+    if name == "weibull":
+        found["shape"] = np.exp(kept[..., 4])
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:

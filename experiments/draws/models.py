@@ -327,13 +327,15 @@ def mask(name: str, counts: list[int], site: int | None) -> Callable[[Rows], Row
             if site is None:
                 return rows
             return {key: value[site : site + 1] for key, value in rows.items()}  # a curve each
-        owners = site_of(counts)
+        owners, most = site_of(counts), max(map(sum, CASES[name].sizes.values()))
         if name == "wards":
-            owners = np.repeat(owners, WARD)
+            owners, most = np.repeat(owners, WARD), most * WARD
         seen = np.ones(len(owners))
         if site is not None:
             seen = (owners == site).astype(float)
-        return {**rows, "seen": seen}
+        fill = max(0, most - len(owners))  # rows that do not count, so that a model is compiled once
+        longer = {key: np.concatenate([value, np.repeat(value[-1:], fill, 0)]) for key, value in rows.items()}
+        return {**longer, "seen": np.pad(seen, (0, fill))}
 
     return part
 
