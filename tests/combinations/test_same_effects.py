@@ -83,7 +83,11 @@ def test_three_ways_of_a_study_print_one_table(tmp_path: Path, method: str) -> N
 
 
 NUMBER = Target("died", unit="mmHg", range=(-20.0, 20.0), centre=0.0, spread=3.0)
-CENTRED = [("classes", "fixed"), ("classes", "random"), *(("numbers", centre) for centre in ("none", "fixed", "random"))]
+CENTRED = [
+    ("classes", "fixed"),
+    ("classes", "random"),
+    *(("numbers", centre) for centre in ("none", "fixed", "random")),
+]
 FAST = {("numbers", "random")}
 
 
