@@ -11,7 +11,7 @@ NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 def masked(text: str) -> str:
-    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, tables of numbers and replies.
+    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, tables and replies.
 
     Replies say more of their rows since.
     """
