@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 from consilience.benchmark.outcomes import Outcome
 from consilience.data.sites import Sites
+from consilience.disk.typed import Rows, Share, Size, matches, restore_fields
 from consilience.errors import InputError
 from consilience.method import Bound, group, name
 from consilience.method.declared import sends_nothing
 from consilience.metrics.communication import SUMS, Curve, curve
 from consilience.runs.store import FORMAT, Store
 from consilience.serialisation.settings import describe
-from consilience.serialisation.typed import Rows, Share, Size, matches, restore_fields
 from consilience.task import Task
 
 Json: TypeAlias = dict[str, Any]

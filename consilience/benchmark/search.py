@@ -29,6 +29,7 @@ from consilience.benchmark.row_words import (
 )
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
+from consilience.disk.typed import restore_fields
 from consilience.errors import Diverged, InputError, refuse_damage, unknown_name
 from consilience.method import Method
 from consilience.method import name as method_name
@@ -41,7 +42,6 @@ from consilience.runs.recipe import Recipe
 from consilience.runs.run import Compute, run
 from consilience.runs.store import FORMAT, Store
 from consilience.serialisation.settings import configure, describe
-from consilience.serialisation.typed import restore_fields
 from consilience.task import Task
 
 SCORES = ("nll", "accuracy", "rmse", "brier", "crps")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.cli.screen import progress
+from consilience.disk.typed import restore_fields
 from consilience.errors import InputError, refuse_damage
 from consilience.method import Method
 from consilience.methods import is_own_method, known_method
@@ -24,7 +25,6 @@ from consilience.runs.run import run as run_method
 from consilience.runs.store import Store
 from consilience.serialisation.blueprint import task_from
 from consilience.serialisation.settings import restore
-from consilience.serialisation.typed import restore_fields
 from consilience.task import Task
 
 MOST_PARAMETERS = 10**8  # of a network that a folder describes before any round is saved

@@ -12,6 +12,7 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
+from consilience.disk.typed import Rows, Share
 from consilience.distributions.counts import Counts
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.errors import InputError
@@ -44,12 +45,12 @@ class Bin(NamedTuple):
         interval: Wilson's 95 % interval of the accuracy; None without rows.
     """
 
-    low: float
-    high: float
-    count: int  # type: ignore[assignment]  # hides tuple.count
-    confidence: float | None
-    accuracy: float | None
-    interval: tuple[float, float] | None
+    low: Share
+    high: Share
+    count: Rows  # type: ignore[assignment]  # hides tuple.count
+    confidence: Share | None
+    accuracy: Share | None
+    interval: Sequence[float] | None
 
 
 class Coverage(NamedTuple):
@@ -57,13 +58,13 @@ class Coverage(NamedTuple):
 
     Attributes:
         level: What the intervals promise.
-        observed: The share that holds the target.
+        observed: The share that holds the target; None where it is withheld.
         interval: Wilson's 95 % interval of that share.
     """
 
-    level: float
-    observed: float
-    interval: tuple[float, float]
+    level: Share
+    observed: Share | None
+    interval: Sequence[float] | None
 
 
 class Estimate(NamedTuple):

@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +23,19 @@ from consilience.method.which import has_common
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.dispersion import describe_dispersion
+from consilience.metrics.findings import (
+    BySite,
+    Evaluation,
+    Newcomer,
+    Own,
+    PersonalEvaluation,
+    Scores,
+    Site,
+    UncertaintyPart,
+)
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.shown import examples, predicted_bins
-from consilience.metrics.site_calibration import bin_json, calibration_by_site, level_json
+from consilience.metrics.site_calibration import calibration_by_site
 from consilience.metrics.times import describe_times, grid_of, with_baseline
 from consilience.metrics.uncertainty import Uncertainty, belonging_to, decompose
 from consilience.task import Task
@@ -112,7 +123,7 @@ class Scorer:
         drawn = [judgement for judgement in judged.models if judgement.metrics]
         return _mean([scores(*in_units(judgement.model(rows.x), rows, self.sites)) for judgement in drawn])
 
-    def evaluate(self, state: Tree, memories: Mapping[int, Tree]) -> dict[str, Any]:
+    def evaluate(self, state: Tree, memories: Mapping[int, Tree]) -> Evaluation | PersonalEvaluation:
         """Find everything that `run.json` says about how good a model is.
 
         Where sites have models of their own and there is a common one, the scores are of each site's own model on its
@@ -120,86 +131,90 @@ class Scorer:
 
         Args:
             memories: What each client kept, by number, which sites' own models are made of.
-
-        Returns:
-            Values by the names of `run.json`.
         """
         judged = self._judge(state, memories)
         if not has_common(self.method):
             return self._evaluate_personal(judged.models)
         (common,) = judged.models
+        each = per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites)
         if not judged.own:
-            report = self._describe(common.p, common.metrics, self._temper(common), state)
-            report["uncertainty"] = split_uncertainty(self.method, self.task, state, common.p, self.sites)
-            return {**report, **per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites)}
+            split = split_uncertainty(self.method, self.task, state, common.p, self.sites)
+            return self._describe(common.p, common.metrics, self._temper(common), state, each, uncertainty=split)
         y = in_own_unit(self._y, self.sites)
         own = [judgement.p for judgement in judged.own]
         together = join(own)
-        report = self._describe(together, scores(together, y), self._temper_own(judged.own), state)
-        newcomer = {
-            "metrics": common.metrics,
-            "intervals": _lists(intervals(common.p, y)),
-            "tempered": self._temper(common),
-            **per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites),
-        }
-        return {**report, "uncertainty": None, NEWCOMER: newcomer, **per_site(own, self.sites)}
+        newcomer = Newcomer(Scores(common.metrics, _lists(intervals(common.p, y))), self._temper(common), each)
+        found = scores(together, y)
+        by_site = per_site(own, self.sites)
+        return self._describe(together, found, self._temper_own(judged.own), state, by_site, newcomer=newcomer)
 
     def _describe(
-        self, p: Distribution, metrics: dict[str, float], tempered: dict[str, Any] | None, state: Tree
-    ) -> dict[str, Any]:
+        self,
+        p: Distribution,
+        metrics: dict[str, float],
+        tempered: Scores | None,
+        state: Tree,
+        by_site: BySite,
+        uncertainty: list[UncertaintyPart] | None = None,
+        newcomer: Newcomer | None = None,
+    ) -> Evaluation:
         """Scores and pictures of what is predicted for all test rows."""
         sites = self.sites
         y = in_own_unit(self._y, sites)
-        report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": tempered}
-        if isinstance(p, Categorical):
-            report["reliability"] = [bin_json(b) for b in reliability(p, y)]
-            report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
-        elif not isinstance(p, Survival):
-            report["coverage"] = [level_json(c) for c in coverage_curve(p, y, LEVELS)]
-        report["diagnostics"] = diagnose(self.method, self.task, state, sites.all_test.x)
+        diagnostics = diagnose(self.method, self.task, state, sites.all_test.x)
         if isinstance(p, (Counts, Normal)):
-            report["diagnostics"] |= describe_dispersion(p, y, sites)
-        report["predicted"] = None
-        report["examples"] = None
+            diagnostics |= describe_dispersion(p, y, sites)
+        found = Evaluation(
+            Scores(metrics, _lists(intervals(p, y))),
+            tempered,
+            by_site,
+            diagnostics,
+            uncertainty,
+            predicted=None,
+            examples=None,
+            newcomer=newcomer,
+        )
         if isinstance(p, Survival):
-            report |= describe_times(p, y, self.task)
-        elif not isinstance(p, Categorical):
-            report["predicted"] = predicted_bins(p, y, sites.public)
-        elif sites.public:
-            report["examples"] = examples(p, y, sites)
-        return report
+            predicted, hazard = describe_times(p, y, self.task)
+            return replace(found, predicted=predicted, baseline=hazard, events=int(y[:, 1].sum()))
+        if not isinstance(p, Categorical):
+            found = replace(found, coverage=coverage_curve(p, y, LEVELS))
+            return replace(found, predicted=predicted_bins(p, y, sites.public))
+        if sites.public:
+            found = replace(found, examples=examples(p, y, sites))
+        return replace(found, reliability=reliability(p, y), ece_if_calibrated=expected_ece_if_calibrated(p))
 
     @property
     def _tempers(self) -> bool:
         """Whether a temperature is fitted: not where calibration rows were trained on, nor to survival curves."""
         return self.sites.calibration is not None and tempers(self.method) and self.grid is None
 
-    def _temper(self, judgement: Judgement) -> dict[str, Any] | None:
+    def _temper(self, judgement: Judgement) -> Scores | None:
         """The scores at the temperature that the server's labelled rows choose; None without such rows."""
         if not self._tempers:
             return None
         t = fitted_temperature(judgement.model, self.sites)
         q = tempered(judgement.p, t)
         y = in_own_unit(self._y, self.sites)
-        return {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+        return Scores(scores(q, y), _lists(intervals(q, y)), temperature=t)
 
-    def _temper_own(self, judgements: Sequence[Judgement]) -> dict[str, Any] | None:
+    def _temper_own(self, judgements: Sequence[Judgement]) -> Scores | None:
         """The scores on own rows, each site's model at a temperature of its own; None without the rows to choose by."""
         if not self._tempers:
             return None
         temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in judgements]
         q = join([tempered(j.p, t) for j, t in zip(judgements, temperatures, strict=True)])
         y = in_own_unit(self._y, self.sites)
-        found = {"temperature": statistics.fmean(temperatures), BY_SITE: temperatures}
-        return {**found, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+        mean = statistics.fmean(temperatures)
+        return Scores(scores(q, y), _lists(intervals(q, y)), temperature=mean, temperatures=temperatures)
 
-    def _evaluate_personal(self, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    def _evaluate_personal(self, judgements: Sequence[Judgement]) -> PersonalEvaluation:
         """The sites' own models: each on its own rows, and on all rows their average and the best of them."""
         drawn = [judgement for judgement in judgements if judgement.metrics]
         each = [judgement.metrics for judgement in drawn]
         own = join([judgement.p for judgement in judgements])
         y = in_own_unit(self.sites.all_test.y, self.sites)
-        own_rows: dict[str, Any] = {"metrics": scores(own, y), "intervals": _lists(intervals(own, y)), "tempered": None}
+        own_tempered = None
         scaled = None
         if self._tempers:
             temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in drawn]
@@ -207,17 +222,17 @@ class Scorer:
             if len(drawn) == len(judgements):
                 pairs = zip(judgements, temperatures, strict=True)
                 metrics = scores(join([tempered(judgement.p, t) for judgement, t in pairs]), y)
-                scaled[BY_SITE] = temperatures
-                own_rows["tempered"] = {**scaled, "metrics": metrics}
-        return {
-            "metrics": _mean(each),
-            "intervals": {},
-            "models": len(drawn),
-            "best": min(each, key=lambda metrics: metrics["nll"]),
-            "own_rows": own_rows,
-            "tempered": scaled,
-            **per_site([judgement.p for judgement in judgements], self.sites),
-        }
+                scaled = replace(scaled, temperatures=temperatures)
+                own_tempered = replace(scaled, metrics=metrics)
+        best = min(each, key=lambda metrics: metrics["nll"])
+        return PersonalEvaluation(
+            Scores(_mean(each), {}),
+            models=len(drawn),
+            best=best,
+            own_rows=Own(Scores(scores(own, y), _lists(intervals(own, y))), own_tempered),
+            tempered=scaled,
+            by_site=per_site([judgement.p for judgement in judgements], self.sites),
+        )
 
     def _judge(self, state: Tree, memories: Mapping[int, Tree]) -> Judged:
         """One pass over the test rows with every model of a state; remembered for the last state."""
@@ -301,7 +316,7 @@ def uncertainty(
 
 def split_uncertainty(
     method: Method, task: Task, state: Tree, p: Distribution, sites: Sites
-) -> list[dict[str, Any]] | None:
+) -> list[UncertaintyPart] | None:
     """Average the uncertainty of test rows: over all, over those it got right and wrong, and at every site.
 
     Args:
@@ -331,18 +346,18 @@ def split_uncertainty(
     for of, part in parts.items():
         if bool(part.any()):
             means = {kind: float(value[part].mean()) for kind, value in kinds.items()}
-            entries.append({"of": of, "rows": int(part.sum()), **means})
+            entries.append(UncertaintyPart(of, int(part.sum()), **means))
     return entries
 
 
-def _each_tempered(models: Sequence[Predictive], temperatures: Sequence[float], sites: Sites) -> dict[str, Any]:
+def _each_tempered(models: Sequence[Predictive], temperatures: Sequence[float], sites: Sites) -> Scores:
     """The average scores of the sites' models, each at a temperature of its own."""
     rows = sites.all_test
     metrics = []
     for model, t in zip(models, temperatures, strict=True):
         p, y = in_units(model(rows.x), rows, sites)
         metrics.append(scores(tempered(p, t), y))
-    return {"temperature": statistics.fmean(temperatures), "metrics": _mean(metrics), "intervals": {}}
+    return Scores(_mean(metrics), {}, temperature=statistics.fmean(temperatures))
 
 
 def fitted_temperature(model: Predictive, sites: Sites) -> float:
@@ -408,7 +423,7 @@ def draw_evenly(count: int, most: int) -> list[int]:
     return [i * count // drawn for i in range(drawn)]
 
 
-def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any]:
+def per_site(predictions: Sequence[Distribution], sites: Sites) -> BySite:
     """Score what was predicted for each site's test rows.
 
     Args:
@@ -423,28 +438,23 @@ def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any
     y = in_own_unit(sites.all_test.y, sites)
     each = scores_by_part(join(predictions), y, [len(test.x) for test in sites.test])
     calibrated = calibration_by_site(predictions, y)
-    entries: list[dict[str, Any]] = []
+    entries = []
     for k, (metrics, train, test) in enumerate(zip(each, sites.train, sites.test, strict=True)):
+        bins, levels, spans = calibrated[k]
+        own = Scores(metrics, spans)
         entries.append(
-            {
-                "site": sites.names[k],
-                "train": len(train.x),
-                "test": len(test.x),
-                "labels": labels[k],
-                "metrics": metrics,
-                **calibrated[k],
-            }
+            Site(sites.names[k], len(train.x), len(test.x), labels[k], own, reliability=bins, coverage=levels)
         )
-    return {"per_site": entries, "worst_site": _worst(entries)}
+    return BySite(entries, _worst(entries))
 
 
-def _worst(entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _worst(entries: Sequence[Site]) -> dict[str, str | float | None] | None:
     """The site with the largest NLL, and its scores; None if no site has test rows."""
-    scored = [entry for entry in entries if entry["metrics"]]
+    scored = [site for site in entries if site.scores.metrics]
     if not scored:
         return None
-    worst = max(scored, key=lambda entry: entry["metrics"]["nll"])
-    return {"site": worst["site"], **worst["metrics"]}
+    worst = max(scored, key=lambda site: site.scores.metrics["nll"] or 0.0)
+    return {"site": worst.name, **worst.scores.metrics}
 
 
 def in_units(p: Distribution, rows: Data, sites: Sites) -> tuple[Distribution, Tensor]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from consilience.data.sites import Sites
 from consilience.distributions.counts import Counts
 from consilience.distributions.predictive import Categorical, Normal
+from consilience.metrics.findings import Example, Predicted, PredictedBin
 
 PREDICTED_BINS = 10
 SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
 
 
-def predicted_bins(p: Normal | Counts, y: Tensor, public: bool) -> dict[str, Any] | None:
+def predicted_bins(p: Normal | Counts, y: Tensor, public: bool) -> Predicted | None:
     """Compare predictions with the truth, in bins of the prediction.
 
     Args:
@@ -36,22 +35,22 @@ def predicted_bins(p: Normal | Counts, y: Tensor, public: bool) -> dict[str, Any
         half = 1.96 * float(true.std()) / len(part) ** 0.5
         mean = float(true.mean())
         bins.append(
-            {
-                "said": float(p.mean[part].double().mean()),
-                "deviation": float(deviation[part].double().mean()),
-                "seen": mean,
-                "rows": len(part),
-                "interval": [mean - half, mean + half],
-            }
+            PredictedBin(
+                predicted=float(p.mean[part].double().mean()),
+                deviation=float(deviation[part].double().mean()),
+                observed=mean,
+                rows=len(part),
+                interval=[mean - half, mean + half],
+            )
         )
     points = None
     if public:
         step = max(-(-len(y) // SHOWN_POINTS), 1)
-        points = [[float(p.mean[i]), float(deviation[i]), float(y[i])] for i in order[::step]]
-    return {"bins": bins, "points": points, "spread": float(y.double().std())}
+        points = [(float(p.mean[i]), float(deviation[i]), float(y[i])) for i in order[::step]]
+    return Predicted(bins, points, float(y.double().std()))
 
 
-def examples(p: Categorical, y: Tensor, sites: Sites) -> list[dict[str, Any]]:
+def examples(p: Categorical, y: Tensor, sites: Sites) -> list[Example]:
     """Pick the most confidently wrong test rows and the most uncertain ones.
 
     Args:
@@ -73,13 +72,13 @@ def examples(p: Categorical, y: Tensor, sites: Sites) -> list[dict[str, Any]]:
     for kind, indices in kinds.items():
         for i in indices.tolist():
             entries.append(
-                {
-                    "kind": kind,
-                    "said": int(label[i]),
-                    "confidence": float(confidence[i]),
-                    "true": int(y[i]),
-                    "image": picture(rows.x[i]),
-                }
+                Example(
+                    kind=kind,
+                    predicted=int(label[i]),
+                    confidence=float(confidence[i]),
+                    true=int(y[i]),
+                    image=picture(rows.x[i]),
+                )
             )
     return entries
 

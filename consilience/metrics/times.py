@@ -20,6 +20,7 @@ from consilience.distributions.predictive import Distribution, Predictive
 from consilience.distributions.survival import Survival
 from consilience.errors import Diverged, InputError
 from consilience.metrics.events import risk_groups
+from consilience.metrics.findings import Predicted, PredictedBin
 from consilience.task import Task
 
 
@@ -127,7 +128,7 @@ def check_events(sites: Sites) -> None:
         raise InputError(f"The training rows hold {events} events in all: a survival model needs at least {SMALLEST}.")
 
 
-def describe_times(p: Survival, y: Tensor, task: Task) -> dict[str, Any]:
+def describe_times(p: Survival, y: Tensor, task: Task) -> tuple[Predicted, dict[str, Any]]:
     """Say what a report says of survival curves.
 
     Args:
@@ -136,7 +137,7 @@ def describe_times(p: Survival, y: Tensor, task: Task) -> dict[str, Any]:
         task: The statistical problem, which may name a horizon.
 
     Returns:
-        The baseline, and predicted and observed risks at the horizon, by the names of run.json.
+        Predicted and observed risks at the horizon, and the cumulative baseline hazard.
     """
     grid = p.times[0].double()
     horizon = float(grid[len(grid) // 2])
@@ -144,12 +145,9 @@ def describe_times(p: Survival, y: Tensor, task: Task) -> dict[str, Any]:
         horizon = task.likelihood.horizon
     at, groups = risk_groups(p, y, horizon)
     bins = [
-        {"said": g.predicted, "deviation": 0.0, "seen": g.observed, "rows": g.rows, "interval": list(g.interval)}
+        PredictedBin(predicted=g.predicted, deviation=0.0, observed=g.observed, rows=g.rows, interval=list(g.interval))
         for g in groups
     ]
     hazard = p.hazard[0].double()
-    return {
-        "baseline": {"times": grid.tolist(), "hazard": hazard.tolist(), "smallest": SMALLEST},
-        "predicted": {"bins": bins, "points": None, "spread": None, "horizon": at},
-        "events": int(y[:, 1].sum()),
-    }
+    known = {"times": grid.tolist(), "hazard": hazard.tolist(), "smallest": SMALLEST}
+    return Predicted(bins, None, None, at), known

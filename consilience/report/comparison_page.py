@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from consilience.metrics.findings import Scores
 from consilience.report.comparison_figures import comparison_pictures
 from consilience.report.page import (
     Cell,
@@ -32,7 +33,6 @@ from consilience.report.schema.comparison_findings import (
 from consilience.report.schema.numbers import p_value
 from consilience.report.schema.run_findings import read_run
 from consilience.report.schema.sentence import ece_note, tempered_note
-from consilience.report.schema.values import Scores
 from consilience.report.schema.warnings import doubts
 from consilience.report.schema.wording import (
     BASELINE,
@@ -164,7 +164,7 @@ def _difference(row: ComparisonRow, key: str, reference: str | None) -> Cell:
     """A row minus the reference, with its interval and p-value."""
     if row.word == reference:
         return Cell("reference", grey=True)
-    paired = row.scores.differences.get(key)
+    paired = (row.scores.differences or {}).get(key)
     if paired is None:
         return Cell("–")
     span = f"{score(key, paired['low'])} to {score(key, paired['high'])}"
@@ -177,7 +177,7 @@ def _debiased(key: str, scores: Scores, grey: bool) -> Cell:
     estimate = scores.value(f"{key}_debiased")
     under = ""
     if estimate is not None:
-        span = interval(f"{key}_debiased", scores.intervals.get(f"{key}_debiased"))
+        span = interval(f"{key}_debiased", scores.interval(f"{key}_debiased"))
         under = f"debiased {score(key, estimate)}" + f" ({span})" * bool(span)
     return cell(key, scores, grey=grey)._replace(under=under)
 

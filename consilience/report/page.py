@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from consilience.metrics.findings import Scores
 from consilience.report.plots import figures
 from consilience.report.schema.folders import hide_folders
-from consilience.report.schema.values import Scores
+from consilience.report.schema.run_findings import seed_error
 from consilience.report.schema.wording import FEW_ROWS, Json, count, human_bytes, interval, score
 
 Facts: TypeAlias = list[tuple[str, str]]
@@ -210,7 +211,7 @@ def cell(key: str, scores: Scores, best: bool = False, grey: bool = False) -> Ce
         best: Whether it is the best of its group.
         grey: Whether it is shown in grey.
     """
-    span = interval(key, scores.intervals.get(key)) or scores.error(key).replace("±", "± ")
+    span = interval(key, scores.interval(key)) or seed_error(scores, key).replace("±", "± ")
     return Cell(score(key, scores.value(key)), span, best, grey, arrow=scores.arrow(key))
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from consilience.metrics.calibration import Bin, Coverage
+from consilience.metrics.findings import Predicted, Site, Traffic, UncertaintyPart
 from consilience.report.forest import effects_pictures
 from consilience.report.page import Picture, both_ways, labels_picture
 from consilience.report.plots import by_site, figures, predictions
 from consilience.report.prediction_sets import sets_pictures
-from consilience.report.schema.run_findings import Predicted, RunReport, UncertaintyPart
-from consilience.report.schema.values import Bin, Level, Round, Site, Traffic
+from consilience.report.schema.run_findings import Round, RunReport
 from consilience.report.schema.wording import count, interval, metric, number, percent, score
 from consilience.report.site_calibration import calibration_pictures
 
@@ -91,7 +92,7 @@ def _reliability(bins: Sequence[Bin]) -> Picture:
     return Picture("Calibration", Markup(figures.reliability(bins)), caption, headings, rows)
 
 
-def _coverage(levels: Sequence[Level]) -> Picture:
+def _coverage(levels: Sequence[Coverage]) -> Picture:
     rows = [[percent(level.level), score("ece", level.observed), interval("ece", level.interval)] for level in levels]
     caption = (
         "The fraction of test rows inside the predictive intervals, against their nominal coverage: on the dashed line "

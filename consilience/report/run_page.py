@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.errors import InputError
+from consilience.metrics.findings import Scores
 from consilience.report.comparison_page import comparison_page
 from consilience.report.page import (
     Facts,
@@ -26,7 +27,6 @@ from consilience.report.run_figures import run_pictures
 from consilience.report.schema.prediction_sets import sets_sentence, sets_title
 from consilience.report.schema.run_findings import RunReport, read_run
 from consilience.report.schema.sentence import ece_note, sentence, tempered_note
-from consilience.report.schema.values import Scores
 from consilience.report.schema.warnings import doubts
 from consilience.report.schema.wording import (
     BASELINE_NOTE,

@@ -8,9 +8,11 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from consilience.metrics import calibration
+from consilience.metrics.calibration import Bin
+from consilience.metrics.findings import Site
 from consilience.report.page import Picture
 from consilience.report.plots import figures
-from consilience.report.schema.values import Bin, Site
+from consilience.report.schema.run_findings import seed_error
 from consilience.report.schema.wording import FEW_ROWS, count, interval, percent, score
 
 FEWEST = 10  # rows with the outcome, and rows without it, below which no intercept or slope is told
@@ -141,10 +143,8 @@ def _recalibration(site: Site) -> list[str]:
         return [TOO_FEW, TOO_FEW]
     cells = []
     for key in RECALIBRATION:
-        value = score(key, site.scores.value(key))
-        if site.scores.errors.get(key) is not None:
-            value += f" {site.scores.error(key)}"
-        cells.append(_with_span(value, interval(key, site.scores.intervals.get(key))))
+        value = f"{score(key, site.scores.value(key))} {seed_error(site.scores, key)}".strip()
+        cells.append(_with_span(value, interval(key, site.scores.interval(key))))
     return cells
 
 

@@ -9,6 +9,7 @@ import torch
 from markupsafe import Markup
 
 from consilience.distributions.curves import Curve
+from consilience.metrics.findings import Scores
 from consilience.report.forest import effects_pictures
 from consilience.report.page import (
     Facts,
@@ -28,8 +29,7 @@ from consilience.report.provenance import provenance
 from consilience.report.run_figures import traffic_picture
 from consilience.report.schema.numbers import temperature
 from consilience.report.schema.prediction_sets import sets_title
-from consilience.report.schema.run_findings import RunReport, read_run
-from consilience.report.schema.values import Scores, read_scores
+from consilience.report.schema.run_findings import RunReport, read, read_run
 from consilience.report.schema.warnings import doubts
 from consilience.report.schema.wording import (
     Json,
@@ -170,7 +170,7 @@ def _scores(run: RunReport) -> dict[str, Any]:
     """The one score that sums of log-probabilities give, before and after choosing."""
     columns: list[tuple[str, str, Scores]] = [("As chosen", _chosen(run), run.scores)]
     if run.content.get("pooled"):
-        columns.append(("As pooled", "before choosing", read_scores(run.content["pooled"])))
+        columns.append(("As pooled", "before choosing", read(Scores, run.content["pooled"])))
     rows = []
     for key in order(run.scores.metrics):
         cells = [cell(key, scores) for _, _, scores in columns]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from consilience.disk.typed import plain, restore_fields
 from consilience.metrics.calibration import Bin, merge_small_bins
 from consilience.report.schema.wording import Json
 
@@ -79,9 +80,8 @@ def merge_bins(bins: Sequence[Json], smallest: int) -> list[Json]:
     Returns:
         The merged bins; none where too few rows have the outcome, or too few do not.
     """
-    known = [Bin(b["low"], b["high"], b["count"], b["confidence"], b["accuracy"], None) for b in bins]
-    merged = merge_small_bins(known, smallest)
-    return [{**b._asdict(), "interval": list(b.interval or ())} for b in merged]
+    merged: list[Json] = plain(merge_small_bins([restore_fields(Bin, b, others=True) for b in bins], smallest))
+    return merged
 
 
 def _is_small(count: int | None, smallest: int) -> bool:

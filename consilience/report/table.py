@@ -12,12 +12,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from consilience.metrics.findings import Scores
 from consilience.report.schema.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
 from consilience.report.schema.comparison_findings import Group as RowGroup
 from consilience.report.schema.prediction_sets import sets_sentence
-from consilience.report.schema.run_findings import RunReport, read_run
+from consilience.report.schema.run_findings import RunReport, read_run, seed_error
 from consilience.report.schema.sentence import ece_note, sentence
-from consilience.report.schema.values import Scores
 from consilience.report.schema.warnings import doubts
 from consilience.report.schema.wording import (
     FEW_ROWS,
@@ -167,7 +167,7 @@ def _is_few(test_rows: int | None) -> bool:
 def _cell(key: str, scores: Scores, style: str) -> Text:
     """A score with its interval below it."""
     text = Text(score(key, scores.value(key)), style)
-    span = interval(key, scores.intervals.get(key))
+    span = interval(key, scores.interval(key))
     if span:
         text.append(f"\n{span}", "dim not bold")
     return text
@@ -296,7 +296,7 @@ def _proper_scores(group: RowGroup, row: ComparisonRow, keys: Sequence[str]) -> 
 def _mean(key: str, scores: Scores, style: str = "") -> Text:
     """A score, its arrow, and its standard error below."""
     text = Text(score(key, scores.value(key)), style).append(scores.arrow(key))
-    error = scores.error(key)
+    error = seed_error(scores, key)
     if error:
         text.append(f"\n{error}", "dim not bold not underline")
     return text

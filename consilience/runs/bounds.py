@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from consilience.data.sites import Sites
+from consilience.disk.typed import plain
 from consilience.distributions.posterior import Point, Samples
 from consilience.errors import Diverged, InputError
 from consilience.inference import Inference
@@ -161,4 +162,4 @@ def leave_one_out(
     p = join(predictions)
     y = in_own_unit(sites.all_test.y, sites)
     found = {name: list(pair) for name, pair in intervals(p, y).items()}
-    return {"metrics": scores(p, y), "intervals": found, **per_site(predictions, sites)}
+    return {"metrics": scores(p, y), "intervals": found, **plain(per_site(predictions, sites))}

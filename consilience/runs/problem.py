@@ -21,6 +21,7 @@ from consilience.data.splits.own import Dealing, Own
 from consilience.data.splits.split import Split
 from consilience.data.splits.text import parse
 from consilience.data.tables import is_tables, list_files, merge_reading, read_rows, split_files
+from consilience.disk.typed import declared_types
 from consilience.distributions.likelihood import Likelihood
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
@@ -33,7 +34,6 @@ from consilience.models.controlled import control
 from consilience.models.maps import bound_features, on_features, width_of
 from consilience.serialisation.blueprint import describe_network
 from consilience.serialisation.settings import describe
-from consilience.serialisation.typed import declared_types
 from consilience.task import Task, classification, counts, regression, survival
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from consilience.data.sites import Sites
 from consilience.data.tables import is_tables
+from consilience.disk.typed import matches, restore_fields
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.methods import method
@@ -17,7 +18,6 @@ from consilience.methods.advice import Advice, advise
 from consilience.methods.situation import situation_of
 from consilience.runs.problem import Problem, check_prior, words_of
 from consilience.serialisation.settings import configure
-from consilience.serialisation.typed import matches, restore_fields
 from consilience.task import Task
 
 

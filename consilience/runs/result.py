@@ -20,6 +20,7 @@ from consilience.biostatistics.effects import Effects
 from consilience.data.encoding import Encoded, Encoding, is_table, rows_of_table
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
+from consilience.disk.typed import plain
 from consilience.distributions.counts import Counts
 from consilience.distributions.posterior import Dense, Gaussian, Point, Samples
 from consilience.distributions.predictive import Categorical, Normal, Predictive, check_finite, tempered
@@ -385,7 +386,7 @@ class Result:
         report |= {field: value for field, value in self.report.items() if field in OF_THE_RUN}
         if scored:
             if self.sites.holds_out:
-                report |= Scorer(method, self.task, self.sites).evaluate(state, memories)
+                report |= plain(Scorer(method, self.task, self.sites).evaluate(state, memories))
             report |= effects_report(Fit(self.task, self.sites, state, self.replies))
         heard = self._warnings()
         report |= {"history": [], "warnings": heard, "seconds": 0.0, "finished": True}

@@ -15,6 +15,7 @@ import torch
 from consilience.data.dataset import check_finite
 from consilience.data.sites import Data, Sites
 from consilience.disk.locks import locking
+from consilience.disk.typed import plain
 from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.inference.imputed import marks_of
 from consilience.key import Key
@@ -209,7 +210,7 @@ def run(
     def evaluate(state: Tree, memories: dict[int, Tree]) -> dict[str, Any]:
         found = {}
         if sites.holds_out:
-            found = scorer.evaluate(state, memories)
+            found = plain(scorer.evaluate(state, memories))
         found |= report_guarantee(method, task, state, memories, scored_sites, level, seed)
         if effects:
             found |= effects_report(Fit(task, sites, state, replies), on_all_rows)

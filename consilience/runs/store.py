@@ -26,6 +26,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from consilience.disk.typed import parse_json
 from consilience.disk.writing import PRIVATE, SHARED, sync_folder, write_whole
 from consilience.errors import InputError, refuse_damage
 from consilience.messages import Received
@@ -34,7 +35,6 @@ from consilience.models import is_import_path
 from consilience.runs.engines.ledger import COLUMNS, Ledger
 from consilience.runs.engines.soundness import holds_finite
 from consilience.serialisation.codec import decode, digest, encode, kept_types_of
-from consilience.serialisation.typed import parse_json
 from consilience.tree import Tree
 
 FORMAT = 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from consilience import inference
 from consilience.aggregation import averages, distil, ensembles, merging
+from consilience.disk.typed import declared_types, matches
 from consilience.distributions import likelihood, posterior, predictive, prior
 from consilience.distributions.cox import Cox
 from consilience.distributions.poisson import Poisson
@@ -24,7 +25,6 @@ from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.privacy.dp.mechanisms import Privacy
-from consilience.serialisation.typed import declared_types, matches
 
 T = TypeVar("T")
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from consilience.disk.typed import plain
 from consilience.distributions.predictive import Categorical, Distribution
 from consilience.errors import InputError
 from consilience.metrics.binning import align
-from consilience.metrics.calibration import Bin, Coverage, wilson
+from consilience.metrics.calibration import Bin, Coverage, merge_small_bins, wilson
 from consilience.metrics.scores import recalibration
-from consilience.metrics.site_calibration import BINS, bin_json, level_json, site_calibration
+from consilience.metrics.site_calibration import BINS, site_calibration
 from consilience.privacy.disclosure.rules import SMALLEST_CELL, by_rule
-from consilience.report.suppression import RECALIBRATION, merge_bins
+from consilience.report.suppression import RECALIBRATION
 from consilience.study.exchange import File, Made, Part, check_rows, hear
 from consilience.study.model import Model
 from consilience.study.protocol.agreement import Agreement
@@ -119,14 +120,14 @@ def _tabulate_bins(p: Categorical, y: Tensor, smallest: int) -> dict[str, Tensor
     """Merged bins, each at the place of its last one, and the fits; None where no bin may be shown."""
     if not len(y):
         return None
-    merged = merge_bins(site_calibration(p, y)["reliability"], smallest)
+    merged = merge_small_bins(site_calibration(p, y).reliability, smallest)
     if not merged:
         return None
     empty = _empty(is_categorical=True)
     for b in merged:
-        place = round(b["high"] * BINS) - 1
-        empty["bins"][place] = torch.tensor([b["count"], round(b["count"] * b["accuracy"])])
-        empty["confidence"][place] = b["confidence"]
+        place = round(b.high * BINS) - 1
+        empty["bins"][place] = torch.tensor([b.count, round(b.count * (b.accuracy or 0.0))])
+        empty["confidence"][place] = b.confidence or 0.0
     fitted = recalibration(*align(p, y))
     for i, name in enumerate(RECALIBRATION):
         if name in fitted:
@@ -139,8 +140,8 @@ def _tabulate_levels(p: Distribution, y: Tensor, smallest: int) -> dict[str, Ten
     """How many rows lie inside the intervals of each level; None where no level may be shown."""
     empty = _empty(is_categorical=False)
     below = 0
-    for i, level in enumerate(site_calibration(p, y).get("coverage", [])):
-        within = round(level["observed"] * len(y))
+    for i, level in enumerate(site_calibration(p, y).coverage):
+        within = round((level.observed or 0.0) * len(y))
         if min(within - below, len(y) - within) >= smallest:
             empty["inside"][i] = within
             below = within
@@ -186,7 +187,7 @@ def _told(study: Study, part: Part) -> dict[str, Any]:
     about = {"site": part.sites[0], "test": part.rows}
     if study.agreement.target.classes:
         return {**about, **_read_bins(part.table)}
-    return {**about, "coverage": _read_levels(part.table["inside"].tolist(), part.rows)}
+    return {**about, "coverage": plain(_read_levels(part.table["inside"].tolist(), part.rows))}
 
 
 def _are_bins(value: dict[str, Tensor], rows: int, agreement: Agreement) -> bool:
@@ -246,16 +247,16 @@ def _read_bins(value: dict[str, Tensor]) -> dict[str, Any]:
         if told:
             metrics[name] = estimate
             intervals[name] = [low, high]
-    return {"reliability": [bin_json(b) for b in _bins(value)], "metrics": metrics, "intervals": intervals}
+    return {"reliability": plain(_bins(value)), "metrics": metrics, "intervals": intervals}
 
 
-def _read_levels(inside: Sequence[int], rows: int) -> list[dict[str, Any]]:
+def _read_levels(inside: Sequence[int], rows: int) -> list[Coverage]:
     """The coverage at each level; one that is withheld has no value."""
-    found: list[dict[str, Any]] = []
+    found = []
     for level, count in zip(LEVELS, inside, strict=True):
         if count == WITHHELD:
-            found.append({"level": level, "observed": None, "interval": None})
+            found.append(Coverage(level, None, None))
         else:
             share = count / rows
-            found.append(level_json(Coverage(level, share, wilson(share, rows))))
+            found.append(Coverage(level, share, wilson(share, rows)))
     return found

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
+from consilience.disk.typed import restore_fields
 from consilience.distributions.posterior import Point, Posterior, Samples, members
 from consilience.distributions.predictive import Distribution, Normal, finite_rows, tempered
 from consilience.distributions.survival import Survival
@@ -30,7 +31,6 @@ from consilience.prediction_sets.sets import Guarantee
 from consilience.runs.engines import threads_for, using_threads
 from consilience.runs.engines.soundness import holds_finite, quietly
 from consilience.serialisation.codec import types_of
-from consilience.serialisation.typed import restore_fields
 from consilience.study.protocol.agreement import Agreement, from_fields
 from consilience.study.protocol.envelope import Header, open_envelope, seal
 from consilience.study.protocol.members import Study

@@ -7,7 +7,8 @@ import pytest
 from consilience.biostatistics.effects import Effects
 from consilience.data.cells import Cell, Cells
 from consilience.data.encoding import Encoding, encode
-from consilience.report.schema.values import read_scores
+from consilience.metrics.findings import Scores
+from consilience.report.schema.run_findings import read
 from consilience.report.table import _cell
 
 BOTH = {"metrics": {"ece": 0.125, "ece_debiased": 0.105}, "intervals": {"ece": (0.0, 0.2), "ece_debiased": (0.0, 0.2)}}
@@ -15,11 +16,11 @@ BOTH = {"metrics": {"ece": 0.125, "ece_debiased": 0.105}, "intervals": {"ece": (
 
 def test_interval_of_the_calibration_error_stands_beside_its_estimate_only() -> None:
     """`ends["ece_debiased"] = ends["ece"]` in metrics.scores: one interval, pivotal around the debiased estimate."""
-    scores = read_scores(BOTH)
+    scores = read(Scores, BOTH)
     assert _cell("ece", scores, "").plain == "12.5 %"
     assert _cell("ece_debiased", scores, "").plain == "10.5 %\n0.0–20.0"
     assert scores.error_bar("ece") is None
-    assert read_scores({"metrics": {"ece": 0.1}, "intervals": {"ece": (0.0, 0.2)}}).error_bar("ece") == (0.0, 0.2)
+    assert read(Scores, {"metrics": {"ece": 0.1}, "intervals": {"ece": (0.0, 0.2)}}).error_bar("ece") == (0.0, 0.2)
 
 
 def test_refusal_of_a_category_says_that_its_list_goes_on() -> None:

@@ -13,9 +13,10 @@ from reports import classification
 from torch import Tensor
 
 import consilience as co
+from consilience.disk.typed import plain
 from consilience.distributions.predictive import Categorical, Normal
 from consilience.metrics.calibration import Bin, merge_small_bins, outcome_reliability
-from consilience.metrics.site_calibration import MOST_SITES, calibration_by_site, site_calibration
+from consilience.metrics.site_calibration import MOST_SITES, Calibration, calibration_by_site, site_calibration
 from consilience.report.run_page import run_page
 from consilience.report.suppression import suppress
 
@@ -37,8 +38,9 @@ def test_intercept_and_slope_of_each_site_are_those_of_statsmodels() -> None:
         logit = (probs.log_probs[:, 1] - probs.log_probs[:, 0]).numpy()
         free = sm.Logit(truth.numpy(), sm.add_constant(logit)).fit(disp=0, tol=1e-12)
         held = sm.GLM(truth.numpy(), np.ones(len(truth)), sm.families.Binomial(), offset=logit).fit(tol=1e-14)
-        assert site["intervals"]["calibration_slope"] == pytest.approx(free.conf_int()[1], abs=1e-6)
-        assert site["intervals"]["calibration_intercept"] == pytest.approx(held.conf_int()[0], abs=1e-6)
+        assert site.intervals is not None
+        assert site.intervals["calibration_slope"] == pytest.approx(free.conf_int()[1], abs=1e-6)
+        assert site.intervals["calibration_intercept"] == pytest.approx(held.conf_int()[0], abs=1e-6)
 
 
 def test_the_bins_are_of_the_outcome_and_hold_every_row() -> None:
@@ -62,13 +64,13 @@ def test_numbers_have_coverage_and_nothing_is_told_without_rows_or_of_very_many_
     y = torch.randn(200, generator=torch.Generator().manual_seed(0))
     p = Normal(mean, torch.zeros(200), torch.ones(200))
 
-    levels = site_calibration(p, y)["coverage"]
+    levels = site_calibration(p, y).coverage
 
     shares = [float((y.abs() <= reach).double().mean()) for reach in (0.67448975, 1.28155157, 1.95996398)]  # Φ⁻¹
-    assert [level["observed"] for level in levels] == pytest.approx(shares)
+    assert [level.observed for level in levels] == pytest.approx(shares)
     empty = Normal(mean[:0], mean[:0], mean[:0])
-    assert calibration_by_site([p, empty], y)[1] == {}
-    assert calibration_by_site([p] * (MOST_SITES + 1), y.repeat(MOST_SITES + 1)) == [{}] * (MOST_SITES + 1)
+    assert calibration_by_site([p, empty], y)[1] == Calibration()
+    assert calibration_by_site([p] * (MOST_SITES + 1), y.repeat(MOST_SITES + 1)) == [Calibration()] * (MOST_SITES + 1)
 
 
 @pytest.mark.parametrize("smallest", [1, 5, 10, 40, 200])
@@ -94,7 +96,7 @@ def binary_run() -> dict[str, Any]:
     run = {**classification(sites=3, classes=2), "class_names": ["healthy", "disease"]}
     for site, (n, seed, shift) in zip(run["per_site"], [(400, 0, 0.0), (90, 1, 0.0), (60, 2, -6.0)], strict=True):
         p, y = invented(n, seed, shift=shift)
-        site |= {"test": n, **site_calibration(p, y)}
+        site |= {"test": n, **plain(site_calibration(p, y))}
         site["metrics"] |= {"calibration_intercept": 0.1234, "calibration_slope": 0.987}
     return run
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from consilience.errors import InputError
+from consilience.metrics.findings import LARGEST, Scores, finite_ends
 from consilience.report.schema.run_findings import read_run
-from consilience.report.schema.values import LARGEST, Scores, finite_ends
 
 
 @pytest.mark.parametrize("huge", [LARGEST, -LARGEST, 1e300, math.inf, math.nan])

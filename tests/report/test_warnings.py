@@ -124,14 +124,15 @@ def test_predictions_and_truth_in_bins() -> None:
 
     found = predicted_bins(p, y, public=False)
 
-    assert found is not None and found["points"] is None
-    first = found["bins"][0]
-    assert (first["said"], first["seen"], first["rows"], first["deviation"]) == (4.5, 5.5, 10, 2.0)  # of 0 … 9
+    assert found is not None and found.points is None
+    first = found.bins[0]
+    assert (first.predicted, first.observed, first.rows, first.deviation) == (4.5, 5.5, 10, 2.0)  # of 0 … 9
     half = 1.96 * torch.arange(10.0).std().item() / 10**0.5
-    assert first["interval"] == pytest.approx([5.5 - half, 5.5 + half])
-    assert found["spread"] == pytest.approx(mean.std().item())
+    assert first.interval == pytest.approx([5.5 - half, 5.5 + half])
+    assert found.spread == pytest.approx(mean.std().item())
     shown = predicted_bins(p, y, public=True)
-    assert shown is not None and shown["points"][0] == [0.0, 2.0, 1.0]
+    assert shown is not None and shown.points is not None
+    assert shown.points[0] == (0.0, 2.0, 1.0)
 
 
 def test_examples_are_the_most_confidently_wrong_and_the_most_uncertain() -> None:
@@ -142,10 +143,10 @@ def test_examples_are_the_most_confidently_wrong_and_the_most_uncertain() -> Non
 
     found = examples(Categorical(probs.log()), y, sites)
 
-    wrong = [e for e in found if e["kind"] == "most confidently wrong"]
-    assert [(e["said"], round(e["confidence"], 3), e["true"]) for e in wrong] == [(0, 0.9, 1), (0, 0.7, 1)]
-    assert next(e for e in found if e["kind"] == "most uncertain")["confidence"] == pytest.approx(0.5)
-    assert all(e["image"] is None for e in found)  # two numbers are no picture
+    wrong = [e for e in found if e.kind == "most confidently wrong"]
+    assert [(e.predicted, round(e.confidence, 3), e.true) for e in wrong] == [(0, 0.9, 1), (0, 0.7, 1)]
+    assert next(e for e in found if e.kind == "most uncertain").confidence == pytest.approx(0.5)
+    assert all(e.image is None for e in found)  # two numbers are no picture
 
 
 def test_single_rows_are_shown_of_public_data_only() -> None:

@@ -163,13 +163,15 @@ def audit_json(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> s
 
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:
     """A line for each score, named and written as in reports."""
+    from consilience.metrics.findings import Scores
     from consilience.report.schema import wording
-    from consilience.report.schema.values import own_intervals
 
-    own = own_intervals(intervals)
+    own = Scores(scores, intervals)
     table = columns(("score", "value", "95 % interval"), right=("value", "95 % interval"))
     for key in wording.order(scores):
-        table.add_row(wording.metric(key).name, wording.score(key, scores[key]), wording.interval(key, own.get(key)))
+        table.add_row(
+            wording.metric(key).name, wording.score(key, scores[key]), wording.interval(key, own.interval(key))
+        )
     return table
 
 

@@ -9,6 +9,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from consilience.metrics.findings import Scores, Site, Traffic
 from consilience.report.plots.drawing import (
     ACCENT,
     BYTES,
@@ -21,7 +22,6 @@ from consilience.report.plots.drawing import (
     site_height,
     svg,
 )
-from consilience.report.schema.values import Scores, Site, Traffic
 from consilience.report.schema.wording import count, human_bytes, metric, percent, score
 
 MOST_IN_WORDS = 20  # sites that an alternative text lists

@@ -14,6 +14,8 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from consilience.metrics.calibration import Bin, Coverage
+from consilience.metrics.findings import Site, Span, finite_ends
 from consilience.report.plots.drawing import (
     ACCENT,
     DASHED,
@@ -34,7 +36,7 @@ from consilience.report.plots.drawing import (
     wrap,
 )
 from consilience.report.schema.comparison_findings import ComparisonRow, Group
-from consilience.report.schema.values import Bin, Level, Round, Site, Span, finite_ends
+from consilience.report.schema.run_findings import Round
 from consilience.report.schema.wording import count, metric, percent, score
 
 Point: TypeAlias = tuple[float, float, Span | None]  # nominal and observed rate, and the latter's interval
@@ -124,7 +126,7 @@ def _agreements(name: str, alt: str, panels: Sequence[tuple[str, Sequence[Point]
     return svg(name, alt, 30 + height * down, draw)
 
 
-def coverage(levels: Sequence[Level]) -> str:
+def coverage(levels: Sequence[Coverage]) -> str:
     """Draw observed against nominal coverage of the predictive intervals.
 
     Args:
@@ -254,7 +256,7 @@ def ranking(groups: Sequence[Group], key: str, split: str = "") -> str:
     return svg(f"ranking{mark(split)}", f"{metric(key).name} of every row: {listed}.", height, draw)
 
 
-def _levels(levels: Sequence[Level]) -> list[Point]:
+def _levels(levels: Sequence[Coverage]) -> list[Point]:
     return [(level.level, level.observed, level.interval) for level in levels if level.observed is not None]
 
 

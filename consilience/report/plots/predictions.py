@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from consilience.metrics.findings import Example, Predicted, UncertaintyPart
 from consilience.report.plots.drawing import ACCENT, DASHED, INK, MUTED, PAPER, RULE, SECOND, svg, wrap
-from consilience.report.schema.run_findings import Example, Predicted, UncertaintyPart
 from consilience.report.schema.wording import count, number, percent
 
 PARTS = {
@@ -65,7 +65,7 @@ def predicted_section(predicted: Predicted) -> str:
         One `<svg>` element.
     """
     bins = predicted.bins
-    points = predicted.points
+    points = predicted.points or ()
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from consilience.disk.typed import Rows, Share, Size, checked
 from consilience.errors import InputError
+from consilience.metrics.calibration import Bin
+from consilience.metrics.findings import Scores, Site
 from consilience.report.schema import wording as words
-from consilience.report.schema.run_findings import NUMBERS
-from consilience.report.schema.values import Bin, Scores, Site, read_bins, read_scores, read_site
+from consilience.report.schema.run_findings import NUMBERS, read, read_sites
 from consilience.report.schema.wording import BASELINE, BASELINES, BOUND, Json, group_rows, metric, score_keys
-from consilience.serialisation.typed import Rows, Share, Size, checked
 
 
 @dataclass(frozen=True)
@@ -277,10 +278,8 @@ def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
 
 
 def _read_row(row: Json) -> ComparisonRow:
-    tempered = None
-    if row.get("tempered"):
-        tempered = read_scores(row["tempered"])
-    read = ComparisonRow(
+    tempered = row.get("tempered") or None
+    made = ComparisonRow(
         name=str(row.get("name", "–")),
         word=row.get("row"),
         needs=str(row.get("needs", "nothing")),
@@ -288,11 +287,11 @@ def _read_row(row: Json) -> ComparisonRow:
         passes=row.get("passes"),
         up=row.get("up_bytes"),
         down=row.get("down_bytes"),
-        scores=read_scores(row),
-        tempered=tempered,
-        reliability=read_bins(row.get("reliability")),
+        scores=read(Scores, row),
+        tempered=tempered and read(Scores, tempered),
+        reliability=[read(Bin, b) for b in row.get("reliability") or []],
         curves=row.get("curves") or {},
         settings=row.get("settings") or {},
-        per_site=[read_site(site, i) for i, site in enumerate(row.get("calibration") or [])],
+        per_site=read_sites(row.get("calibration")),
     )
-    return checked(read)
+    return checked(made)

@@ -4,105 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from consilience.disk.typed import Rows, Share, Size, checked, restore_fields
+from consilience.metrics.calibration import Bin, Coverage
+from consilience.metrics.findings import Bound, Example, Ledger, Predicted, Scores, Site, UncertaintyPart
 from consilience.report.schema.prediction_sets import SetsReport, read_sets
-from consilience.report.schema.values import (
-    Bin,
-    Bound,
-    Ledger,
-    Level,
-    Round,
-    Scores,
-    Site,
-    WeakestSite,
-    read_bins,
-    read_bound,
-    read_ledger,
-    read_level,
-    read_round,
-    read_scores,
-    read_site,
-    read_weakest,
-)
-from consilience.report.schema.wording import BASELINES, BOUNDS, Json, baseline_name, bound_name, scope
-from consilience.serialisation.typed import Rows, Share, Size, checked
+from consilience.report.schema.wording import BASELINES, BOUNDS, Json, baseline_name, bound_name, scope, score
 
+T = TypeVar("T")
 NUMBERS = ("regression", "counts", "survival")  # tasks that predict no classes
 
 
 @dataclass(frozen=True)
-class PredictedBin:
-    """Test rows with similar predictions of a number.
+class Round:
+    """The scores after one round.
 
     Attributes:
-        rows: How many there are.
-        predicted: The mean prediction.
-        deviation: The mean standard deviation of the predictions.
-        observed: The mean observation.
-        interval: The 95 % interval of the mean observation.
+        number: Which round, from 1.
+        scores: Scores over all test rows.
+        up: Bytes from the sites in this round.
+        down: Bytes to the sites.
     """
 
-    rows: Rows
-    predicted: float
-    deviation: Size
-    observed: float
-    interval: Sequence[float]
+    number: Rows
+    scores: Scores
+    up: Size | None
+    down: Size | None
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """Predictions of a number against what was observed.
+class WeakestSite:
+    """The site with the highest NLL.
 
     Attributes:
-        bins: Tenths of the test rows, by their prediction.
-        points: Prediction, standard deviation and observation of single rows, of public data only.
-        spread: The standard deviation of the observations.
-        horizon: The time by which risks of an event are predicted, where that is what is.
-    """
-
-    bins: Sequence[PredictedBin]
-    points: Sequence[tuple[float, float, float]]
-    spread: Size | None
-    horizon: Size | None = None
-
-
-@dataclass(frozen=True)
-class UncertaintyPart:
-    """The mean uncertainty of some test rows, in nats or as a variance.
-
-    Attributes:
-        name: Which rows.
-        rows: How many.
-        aleatoric: What would remain if the weights were known.
-        within: What more data at each site would reduce.
-        disagreement: What lies between the sites.
+        name: The site's name.
+        scores: Its scores.
     """
 
     name: str
-    rows: Rows
-    aleatoric: float
-    within: float
-    disagreement: float
-
-
-@dataclass(frozen=True)
-class Example:
-    """A single test row, and what was predicted for it.
-
-    Attributes:
-        kind: Why it is shown.
-        predicted: The most probable class.
-        confidence: The probability of that class.
-        true: The row's own class.
-        image: Grey values between 0 and 1; None where the row is not an image.
-    """
-
-    kind: str
-    predicted: Rows
-    confidence: Share
-    true: Rows
-    image: Sequence[Sequence[float]] | None
+    scores: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -163,7 +104,7 @@ class RunReport:
     ledger: Ledger | None
     history: Sequence[Round]
     reliability: Sequence[Bin]
-    coverage: Sequence[Level]
+    coverage: Sequence[Coverage]
     predicted: Predicted | None
     uncertainty: Sequence[UncertaintyPart]
     examples: Sequence[Example]
@@ -208,15 +149,11 @@ def read_run(run: Json) -> RunReport:
     Returns:
         The report; what is missing is empty or None.
     """
-    scores = read_scores(run)
+    scores = read(Scores, run)
     bounds = run.get("bounds") or {}
     baselines = run.get("baselines") or {}
-    tempered = None
-    if run.get("tempered"):
-        tempered = read_scores(run["tempered"])
-    newcomer = None
-    if run.get("newcomer"):
-        newcomer = read_scores(run["newcomer"])
+    own_rows, newcomer, tempered = (run.get(key) or None for key in ("own_rows", "newcomer", "tempered"))
+    predicted = run.get("predicted") or None
     report = RunReport(
         content=run,
         title=str(run.get("title") or run.get("method") or "Run"),
@@ -227,21 +164,21 @@ def read_run(run: Json) -> RunReport:
         rows=run.get("rows") or {},
         class_names=run.get("class_names"),
         scores=scores,
-        own_rows=read_bound(run).own_rows,
-        newcomer=newcomer,
-        tempered=tempered,
-        baselines={key: read_scores(baselines[key]) for key in BASELINES if baselines.get(key)},
-        bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},
-        per_site=[read_site(site, i) for i, site in enumerate(run.get("per_site") or [])],
-        evaluated=[read_site(site, i) for i, site in enumerate(run.get("evaluation") or [])],
-        weakest_site=read_weakest(run.get("worst_site")),
-        ledger=read_ledger(run.get("ledger")),
-        history=[read_round(entry, i + 1) for i, entry in enumerate(run.get("history") or [])],
-        reliability=read_bins(run.get("reliability")),
-        coverage=[read_level(level) for level in run.get("coverage") or []],
-        predicted=_read_predicted(run.get("predicted")),
-        uncertainty=[_read_uncertainty(part) for part in run.get("uncertainty") or []],
-        examples=[_read_example(example) for example in run.get("examples") or []],
+        own_rows=own_rows and read(Scores, own_rows),
+        newcomer=newcomer and read(Scores, newcomer),
+        tempered=tempered and read(Scores, tempered),
+        baselines={key: read(Scores, baselines[key]) for key in BASELINES if baselines.get(key)},
+        bounds={key: read(Bound, bounds[key]) for key in BOUNDS if bounds.get(key)},
+        per_site=read_sites(run.get("per_site")),
+        evaluated=read_sites(run.get("evaluation")),
+        weakest_site=_read_weakest(run.get("worst_site")),
+        ledger=_read_ledger(run.get("ledger")),
+        history=[_read_round(entry, i + 1) for i, entry in enumerate(run.get("history") or [])],
+        reliability=[read(Bin, b) for b in run.get("reliability") or []],
+        coverage=[read(Coverage, level) for level in run.get("coverage") or []],
+        predicted=predicted and read(Predicted, predicted),
+        uncertainty=[read(UncertaintyPart, part) for part in run.get("uncertainty") or []],
+        examples=[read(Example, example) for example in run.get("examples") or []],
         diagnostics=run.get("diagnostics") or {},
         ece_if_calibrated=run.get("ece_if_calibrated"),
         smallest_count=run.get("smallest_count"),
@@ -253,22 +190,41 @@ def read_run(run: Json) -> RunReport:
     return checked(report)
 
 
-def _read_predicted(predicted: Json | None) -> Predicted | None:
-    if not predicted:
+def read(kind: type[T], value: Json) -> T:
+    """Read a part of a report; keys that it does not have are passed over.
+
+    Raises:
+        InputError: A value has another type than its field, or is out of its range.
+    """
+    return restore_fields(kind, value, others=True)
+
+
+def read_sites(sites: Sequence[Json] | None) -> list[Site]:
+    """Read the sites of a report; one without a name has its number."""
+    return [read(Site, {**site, "site": str(site.get("site", i))}) for i, site in enumerate(sites or [])]
+
+
+def seed_error(scores: Scores, key: str) -> str:
+    """Write a score's standard error over seeds, as '±0.012'; empty where there is one seed only."""
+    x = (scores.errors or {}).get(key)
+    if x is None:
+        return ""
+    return f"±{score(key, x).removesuffix(' %')}"
+
+
+def _read_weakest(site: Json | None) -> WeakestSite | None:
+    if not site:
         return None
-    bins = [
-        checked(PredictedBin(b["rows"], b["said"], b["deviation"], b["seen"], b["interval"]))
-        for b in predicted.get("bins") or []
-    ]
-    points = [(point[0], point[1], point[2]) for point in predicted.get("points") or []]
-    return checked(Predicted(bins, points, predicted.get("spread"), predicted.get("horizon")))
+    return checked(WeakestSite(str(site.get("site")), {key: x for key, x in site.items() if key != "site"}))
 
 
-def _read_uncertainty(part: Json) -> UncertaintyPart:
-    fields = (part["of"], part["rows"], part["aleatoric"], part["within"], part["disagreement"])
-    return checked(UncertaintyPart(*fields))
+def _read_ledger(ledger: Json | None) -> Ledger | None:
+    if not ledger:
+        return None
+    traffic = [{**part, "site": str(part.get("site", i))} for i, part in enumerate(ledger.get("per_site") or [])]
+    return read(Ledger, {**ledger, "per_site": traffic})
 
 
-def _read_example(example: Json) -> Example:
-    fields = (example["kind"], example["said"], example["confidence"], example["true"], example.get("image"))
-    return checked(Example(*fields))
+def _read_round(entry: Json, number: int) -> Round:
+    scores = checked(Scores(entry))
+    return checked(Round(entry.get("round", number), scores, entry.get("up_bytes"), entry.get("down_bytes")))

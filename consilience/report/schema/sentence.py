@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from consilience.metrics.calibration import Bin
 from consilience.report.schema.run_findings import RunReport
-from consilience.report.schema.values import Bin
 from consilience.report.schema.wording import FEW_ROWS, LOCAL_ONLY, SERVER_ONLY, count, human_bytes, number, percent
 
 BIN_ROWS = 50  # a bin with fewer rows is not put into words

@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from consilience.disk.typed import plain
 from consilience.distributions.predictive import Categorical, Distribution
 from consilience.distributions.survival import Survival
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
-from consilience.metrics.site_calibration import bin_json, level_json, site_calibration
+from consilience.metrics.site_calibration import site_calibration
 from consilience.runs.identity import citation, today, versions
 from consilience.study.protocol.agreement import Agreement
 from consilience.version import __version__
@@ -48,9 +49,11 @@ def evaluation_report(agreement: Agreement, p: Distribution, y: Tensor, site: st
         **found,
     }
     if isinstance(p, Categorical):
-        report["reliability"] = [bin_json(b) for b in reliability(p, y)]
+        report["reliability"] = plain(reliability(p, y))
         report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
     elif not isinstance(p, Survival):
-        report["coverage"] = [level_json(c) for c in coverage_curve(p, y)]
-    report["per_site"] = [{"site": site, "test": len(y), "metrics": found["metrics"], **site_calibration(p, y)}]
+        report["coverage"] = plain(coverage_curve(p, y))
+    calibrated = plain(site_calibration(p, y))
+    known = {name: value for name, value in calibrated.items() if value}
+    report["per_site"] = [{"site": site, "test": len(y), "metrics": found["metrics"], **known}]
     return report

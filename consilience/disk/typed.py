@@ -12,9 +12,10 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from consilience.errors import InputError, refuse_damage
+from consilience.errors import InputError
 
 T = TypeVar("T")
+NO_DEFAULT = (dataclasses.MISSING, dataclasses.MISSING)
 ROUNDING = 1e-9  # a mean of shares may end above 1 in its last digits
 
 
@@ -35,6 +36,20 @@ class Between:
         return self.low - ROUNDING <= value <= self.high + ROUNDING
 
 
+@dataclass(frozen=True)
+class Under:
+    """Where JSON has a field.
+
+    Attributes:
+        key: Its key; None where the field's own fields stand among the others.
+        always: Whether it is written where it is as by default, too.
+    """
+
+    key: str | None
+    always: bool = False
+
+
+AMONG = Under(None)
 Share: TypeAlias = Annotated[float, Between(0, 1)]
 Size: TypeAlias = Annotated[float, Between(0)]
 Rows: TypeAlias = Annotated[int, Between(0, 1e15)]
@@ -89,11 +104,54 @@ def checked(thing: T) -> T:
     return thing
 
 
-def restore_fields(kind: type[T], value: Any) -> T:
-    """Make a dataclass or named tuple from JSON.
+def plain(value: Any) -> Any:
+    """Write declared types as what JSON has: what `restore_fields` reads.
+
+    Args:
+        value: A dataclass, a named tuple, or texts and numbers, and lists and mappings of these.
+
+    Returns:
+        Dicts, lists and plain values. Fields of dataclasses that are what they are by default are left out.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found: dict[str, Any] = {}
+        declared = declared_types(type(value))
+        for f in dataclasses.fields(value):
+            place, item = _place(f.name, declared[f.name]), getattr(value, f.name)
+            if place.key is None:
+                found |= plain(item)
+            elif place.always or not _is_default(f, item):
+                found[place.key] = plain(item)
+        return found
+    if hasattr(value, "_asdict"):
+        return {name: plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _place(name: str, declared: Any) -> Under:
+    """Where JSON has a field: under its own name, unless its type says otherwise."""
+    for one in get_args(declared)[1:] if get_origin(declared) is Annotated else ():
+        if isinstance(one, Under):
+            return one
+    return Under(name)
+
+
+def _is_default(f: dataclasses.Field[Any], value: Any) -> bool:
+    if f.default_factory is not dataclasses.MISSING:
+        return bool(value == f.default_factory())
+    return f.default is not dataclasses.MISSING and type(value) is type(f.default) and bool(value == f.default)
+
+
+def restore_fields(kind: type[T], value: Any, others: bool = False) -> T:
+    """Make a dataclass or named tuple from JSON, with those that are declared inside it.
 
     Args:
         value: The values by the names of its fields; fields with defaults may be missing.
+        others: Whether keys that no field has, and None for a field with a default, are passed over.
 
     Returns:
         The object; lists are tuples where the class declares tuples.
@@ -101,18 +159,64 @@ def restore_fields(kind: type[T], value: Any) -> T:
     Raises:
         InputError: A value has another type than its field, a field is missing, or no field has its name.
     """
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         raise InputError(f"There should be the fields of a {kind.__name__}, and there is {value!r}: restore the file.")
     declared = declared_types(kind)
+    keys = {name: _place(name, one).key for name, one in declared.items()}
+    usual = set(getattr(kind, "_field_defaults", ()))
+    if dataclasses.is_dataclass(kind):
+        usual = {f.name for f in dataclasses.fields(kind) if (f.default, f.default_factory) != NO_DEFAULT}
+    if not others:
+        for name in value.keys() - _all_keys(kind):
+            raise InputError(f"'{name} = {value[name]!r}' is not a field of a {kind.__name__}: the file is damaged.")
     fields = {}
-    for name, item in value.items():
-        fields[name] = item
-        if isinstance(item, list) and get_origin(declared.get(name)) is tuple:
-            fields[name] = tuple(item)
-        if name not in declared or not matches(declared[name], fields[name]):
-            raise InputError(f"'{name} = {item!r}' is not a field of a {kind.__name__}: the file is damaged.")
-    with refuse_damage(f"A field of a {kind.__name__} is missing: the file is damaged."):
-        return kind(**fields)
+    for name, key in keys.items():
+        given = value if key is None else value.get(key)
+        if given is None and name in usual and (others or key not in value):
+            continue
+        if key is not None and key not in value and not (others and matches(declared[name], None)):
+            raise InputError(f"A field of a {kind.__name__} is missing: the file is damaged.")
+        fields[name] = _restore(declared[name], given, others or key is None)
+        if not matches(declared[name], fields[name]):
+            shown = reprlib.repr(given)
+            raise InputError(f"'{name} = {shown}' is not what a {kind.__name__} holds: the file is damaged.")
+    return kind(**fields)
+
+
+def _all_keys(kind: type) -> set[str]:
+    """The keys that JSON has for a class's fields, and for those that stand among them."""
+    keys = set()
+    for name, declared in declared_types(kind).items():
+        key = _place(name, declared).key
+        keys |= {key} if key is not None else _all_keys(get_args(declared)[0])
+    return keys
+
+
+def _restore(declared: Any, value: Any, others: bool) -> Any:
+    """A value of JSON with what is declared inside it made; as it is where it cannot be."""
+    if get_origin(declared) is Annotated:
+        declared = get_args(declared)[0]
+    inner = get_args(declared)
+    if get_origin(declared) in (Union, UnionType):
+        kinds = [one for one in inner if one is not type(None)]
+        if len(kinds) == 1 and value is not None:
+            value = _restore(kinds[0], value, others)
+    elif isinstance(value, Mapping):
+        if isinstance(declared, type) and _has_fields(declared):
+            value = restore_fields(declared, value, others)
+        elif get_origin(declared) in (dict, Mapping):
+            value = {name: _restore(inner[1], item, others) for name, item in value.items()}
+    elif isinstance(value, list) and get_origin(declared) in (list, Sequence):
+        value = [_restore(inner[0], item, others) for item in value]
+    elif isinstance(value, list) and get_origin(declared) is tuple:
+        kinds = [inner[0]] * len(value) if inner[-1] is ... else list(inner)
+        if len(kinds) == len(value):
+            value = tuple(_restore(one, item, others) for one, item in zip(kinds, value, strict=True))
+    return value
+
+
+def _has_fields(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
 
 
 def declared_types(kind: type) -> Mapping[str, Any]:
@@ -169,7 +273,7 @@ def _matches_container(kind: Any, inner: tuple[Any, ...], value: Any) -> bool:
 
 def _matches_thing(declared: Any, value: Any) -> bool:
     """Whether a value can be a thing with behaviour, which no plain value has."""
-    if isinstance(declared, type) and (dataclasses.is_dataclass(declared) or hasattr(declared, "_fields")):
+    if isinstance(declared, type) and _has_fields(declared):
         return isinstance(value, declared)
     if getattr(declared, "_is_protocol", False):
         return value is not None and not isinstance(value, (bool, int, float, str, tuple, list, dict))
