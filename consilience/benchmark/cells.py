@@ -14,7 +14,9 @@ from consilience.disk.typed import Rows, Share, Size, matches, restore_fields
 from consilience.errors import InputError
 from consilience.method import Bound, group, name
 from consilience.method.declared import sends_nothing
+from consilience.metrics.calibration import Bin
 from consilience.metrics.communication import SUMS, Curve, curve
+from consilience.metrics.findings import Own, Scores, Site
 from consilience.runs.store import FORMAT, Store
 from consilience.serialisation.settings import describe
 from consilience.task import Task
@@ -127,12 +129,8 @@ class Cell:
         known = {f.name for f in dataclasses.fields(Cell)}
         cell = restore_fields(Cell, {key: entry for key, entry in value.items() if key in known})
         sound = {
-            "tempered": _is_scored(cell.tempered),
-            "own_rows": _is_scored(cell.own_rows),
-            "newcomer": _is_scored(cell.newcomer),
-            "reliability": all(_is_bin(entry) for entry in cell.reliability or ()),
+            **{part: all(_reads(kind, entry) for entry in entries) for part, kind, entries in _typed_parts(cell)},
             "curve": all(_is_point(entry) for entry in cell.curve or ()),
-            "calibration": all(_is_site(entry) for entry in cell.calibration or ()),
             "worst_site": matches(dict[str, str | float | None] | None, cell.worst_site),
         }
         for part, whole in sound.items():
@@ -272,40 +270,27 @@ def claim(store: Store, file: str, value: Json, what: str, begun: str) -> None:
         )
 
 
-def _is_scored(part: Json | None) -> bool:
-    """Whether a part of a cell, if it is there, has scores, and intervals and a temperature of the right kind."""
-    if part is None:
-        return True
-    fields = {"metrics": Numbers, "intervals": Intervals | None, "temperature": Size | None}
-    return all(matches(kind, part.get(name)) for name, kind in fields.items()) and (
-        matches(Json | None, part.get("tempered")) and _is_scored(part.get("tempered"))
-    )
+def _typed_parts(cell: Cell) -> list[tuple[str, type, Sequence[Json]]]:
+    """The parts of a cell that are something a run found: their names, what they are, and their entries."""
+    single = {"tempered": (Scores, cell.tempered), "own_rows": (Own, cell.own_rows), "newcomer": (Own, cell.newcomer)}
+    parts: list[tuple[str, type, Sequence[Json]]] = [
+        (part, kind, [value]) for part, (kind, value) in single.items() if value is not None
+    ]
+    return [*parts, ("reliability", Bin, cell.reliability or ()), ("calibration", Site, cell.calibration or ())]
 
 
-def _is_site(entry: Json) -> bool:
-    """Whether an entry of the calibration by site has a number of rows, scores and bins."""
-    bins = entry.get("reliability") or []
-    levels = entry.get("coverage") or []
-    whole = matches(Rows, entry.get("test")) and matches(list[Json], bins) and matches(list[Json], levels)
-    return whole and _is_scored(entry) and all(map(_is_bin, bins)) and all(map(_is_level, levels))
+def _reads(kind: type, entry: Json) -> bool:
+    """Whether an entry of a file is what a run finds."""
+    try:
+        restore_fields(kind, entry, others=True)
+    except InputError:
+        return False
+    return "metrics" in entry or kind is Bin
 
 
 def _is_point(entry: Json) -> bool:
     """Whether an entry of a curve has its round, what was sent so far, and numbers."""
     return all(matches(float, entry.get(name)) for name in ("round", *SUMS)) and matches(Numbers, entry)
-
-
-def _is_bin(entry: Json) -> bool:
-    """Whether an entry of a reliability diagram has the ends of a bin, and numbers."""
-    fields = {"low": Share, "high": Share, "count": Rows, "interval": list[float | None] | None}
-    fields |= dict.fromkeys(("confidence", "accuracy"), Share | None)
-    return all(matches(kind, entry.get(name)) for name, kind in fields.items())
-
-
-def _is_level(entry: Json) -> bool:
-    """Whether an entry of the coverage has its level and a share of rows."""
-    fields = {"level": Share, "observed": Share | None, "interval": list[float | None] | None}
-    return all(matches(kind, entry.get(name)) for name, kind in fields.items())
 
 
 def _shallow(value: Any) -> Json:
