@@ -12,14 +12,13 @@ import inspect
 import json
 import os
 import socket
-import sys
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from filelock import FileLock, Timeout
 
 from consilience.disk.writing import PRIVATE, make_folder, remove_parts
 from consilience.errors import InputError
@@ -31,29 +30,6 @@ FILE_WAIT = 10.0  # seconds that a command waits for a file, which others hold f
 FOLDER_WAIT = 1.0  # seconds that it waits for a folder, which others hold as long as they run
 PAUSE = 0.02  # seconds between two tries
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # what file systems without locks say
-_held = threading.local()  # the locks of this thread, so that what it calls may ask for them again
-
-if sys.platform == "win32":
-    import msvcrt
-
-    FAR = 1 << 30  # beyond the note, which others may read
-
-    def _try(descriptor: int) -> None:
-        os.lseek(descriptor, FAR, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-
-    def _end(descriptor: int) -> None:
-        os.lseek(descriptor, FAR, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _end(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager
@@ -130,83 +106,42 @@ def locking(parameter: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 @contextmanager
 def _lock(path: Path, target: Path, wait: float) -> Iterator[None]:
     """Hold the lock at a path, once for however many ask for it one inside the other."""
-    held: set[str] = _held.__dict__.setdefault("paths", set())
-    name = os.path.realpath(path)
-    if name in held:
+    place = os.path.join(os.path.realpath(path.parent), path.name)
+    lock = FileLock(place, wait, mode=PRIVATE, poll_interval=PAUSE, is_singleton=True, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(_refusal(path, target)) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
+        path.unlink(missing_ok=True)
+        warnings.warn(
+            f"{target} lies on a file system without locks: see to it that no two commands change it at once.",
+            stacklevel=2,
+        )
         yield
         return
-    try:
-        descriptor = _acquire(path, target, time.monotonic() + wait)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
-    held.add(name)
+    is_first = lock.lock_counter == 1
+    if is_first:
+        _sign(path)
     try:
         yield
     finally:
-        held.discard(name)
-        _release(path, descriptor)
+        if is_first:
+            with suppress(OSError):  # removed while it is still ours; Windows removes no open file, which blocks nobody
+                path.unlink(missing_ok=True)
+        lock.release()
 
 
-def _acquire(path: Path, target: Path, end: float) -> int:
-    """Open and lock a file, trying until the end; one that its last owner removed meanwhile is opened anew."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    while True:
-        descriptor = os.open(path, flags, PRIVATE)
-        try:
-            _try(descriptor)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in NO_LOCKS:
-                return _go_without(path, target)
-            if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-                raise
-            if time.monotonic() >= end:
-                raise InputError(_refusal(path, target)) from None
-            time.sleep(PAUSE)
-            continue
-        if _is_at(path, descriptor):
-            _sign(descriptor)
-            return descriptor
-        os.close(descriptor)
-
-
-def _go_without(path: Path, target: Path) -> int:
-    """Go on where the file system has no locks, and say so."""
-    path.unlink(missing_ok=True)
-    warnings.warn(
-        f"{target} lies on a file system without locks: see to it that no two commands change it at once.",
-        stacklevel=2,
-    )
-    return -1
-
-
-def _release(path: Path, descriptor: int) -> None:
-    """Remove the lock's file while it is still ours, then end the lock."""
-    if descriptor < 0:
-        return
-    with suppress(OSError):  # Windows removes no open file: it stays, and blocks nobody
-        path.unlink(missing_ok=True)
-    with suppress(OSError):
-        _end(descriptor)  # also where a child has a copy of the descriptor
-    os.close(descriptor)
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is still the one at its path."""
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _sign(descriptor: int) -> None:
+def _sign(path: Path) -> None:
     """Write who holds the lock, and since when."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     note = {"process": os.getpid(), "host": socket.gethostname(), "since": now}
     with suppress(OSError):  # a full disk does not unlock
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, (json.dumps(note) + "\n").encode())
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0))
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(note) + "\n")
 
 
 def _refusal(path: Path, target: Path) -> str:
