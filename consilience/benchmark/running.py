@@ -54,7 +54,6 @@ def compare(
     seeds: int | str | Iterable[int] = 0,
     rounds: int | None = None,
     settings: AnySettings = None,
-    reference: str | None = None,
     bounds: bool = True,
     participation: float | Participation | None = None,
     engine: str | Compute = "auto",
@@ -75,14 +74,13 @@ def compare(
 
     Args:
         methods: The rows: a method's name, with settings in brackets or without, or a method object, which keeps its
-            settings whatever is set for other rows.
+            settings whatever is set for other rows. The others are paired with the first that is not a bound.
         problem: What is to be learned from which rows; with several splits, a table each.
         seeds: One, several, or a text such as `0-9`; each has its own split, start and draws. Fixed `Sites` are one
             split, which all seeds share.
         rounds: The rounds of methods that have many; what is usual for each if None.
         settings: A file that `tune` wrote, or a preset's name; path → value, for every row in words that has the
             field; or both in a list.
-        reference: The row that the others are paired with; the first that is not a bound if None.
         bounds: Whether to add each site alone, the server alone and pooled data.
         participation: How many sites, or which fraction, are asked a round; a `Participation` says more.
         engine: Where the sites' work runs; a `Compute` also says on which device, and how many seeds at a time.
@@ -118,11 +116,11 @@ def compare(
         check_sendable(plan, "this problem")
     with observing(on_round):
         if out is not None:
-            comparison = compare_plan(plan, out, reference, workers=compute.workers)
+            comparison = compare_plan(plan, out, workers=compute.workers)
             write_comparison(comparison, out)
             return comparison
         with tempfile.TemporaryDirectory() as folder:
-            return compare_plan(plan, folder, reference, workers=compute.workers)
+            return compare_plan(plan, folder, workers=compute.workers)
 
 
 def the_problem(problem: Any) -> Problem:
