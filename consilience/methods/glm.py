@@ -225,11 +225,7 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Metho
     def diagnose(self, task: Task, state: GLMState | CentredState, x: Tensor) -> dict[str, Any]:
         if self.privacy is not None:
             return {}
-        distance = 0.0
-        if isinstance(state.search, Search):
-            distance = state.search.distance
-        if isinstance(state, CentredState) and isinstance(state.climb, (Climb, Ratio)):
-            distance = max(distance, state.climb.distance)
+        distance = max([part.distance for part in state if isinstance(part, (Search, Climb, Ratio))], default=0.0)
         return {"relative_gradient": distance, "converged": distance <= self.tolerance}
 
     def hand_out(self, state: GLMState | CentredState, ensemble: bool) -> Tree:
