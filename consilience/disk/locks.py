@@ -140,8 +140,10 @@ def _sign(path: Path) -> None:
     note = {"process": os.getpid(), "host": socket.gethostname(), "since": now}
     with suppress(OSError):  # a full disk does not unlock
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0))
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(note) + "\n")
+        try:
+            os.write(descriptor, (json.dumps(note) + "\n").encode())
+        finally:
+            os.close(descriptor)
 
 
 def _refusal(path: Path, target: Path) -> str:
