@@ -221,6 +221,11 @@ def weighs(method: Method, task: Task, message: Any, data: Data) -> tuple[Tensor
     return None
 
 
+def combines(method: Method) -> bool:
+    """Tell whether messages choose how much each row counts in sums over them, so that answers can be combined."""
+    return isinstance(method, OnFeatures) and type(method).weighs is not OnFeatures.weighs
+
+
 def doubt(method: Method, task: Task, message: Any, send: Any) -> str | None:
     """Say why no client can have sent this, beyond what holds for all methods; the server then does not use it.
 

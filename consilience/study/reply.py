@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from consilience.errors import InputError
 from consilience.key import Stream
 from consilience.messages import Reply
 from consilience.method import Method
-from consilience.method.declared import shows_inputs
+from consilience.method.declared import combines, shows_inputs
 from consilience.methods.claims import privacy_statement
 from consilience.metrics.scores import scores
 from consilience.privacy.disclosure.hidden_rows import RowSearch
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from consilience.study.site import Site
 
 SENT = "sent in round "  # of a memory's entries that hold a reply
+ASKED = "asked in round "  # and of those that hold a message whose answers could be combined with later ones
 
 
 def first_message(study: Study) -> Tree:
@@ -171,7 +172,10 @@ class Fit(File):
         check_commitment(member, rows)
         memories = _memories(study, member, memory, round_, rows)
         training = training_rows(agreement, rows.train)
-        check_answered(method, agreement.build_task(), self.message, training.data, agreement.smallest)
+        asked = _asked(study, memory, answered, round_)
+        if combines(method):
+            asked[str(round_)] = self.message
+        check_answered(method, agreement.build_task(), [*asked.values()], training.data, agreement.smallest)
         sent = _sent(study, memory, answered)
         repeated = str(round_) in sent
         if repeated:
@@ -188,6 +192,7 @@ class Fit(File):
             "rounds": [int(number) for number in kept],
             "answered": {**answered, str(round_): self.asked},
         }
+        kept |= {f"{ASKED}{number}": old for number, old in asked.items()}
         if agreement.privacy is not None:
             kept |= {f"{SENT}{number}": (old.send, old.size, old.keep) for number, old in sent.items()}
             kept[f"{SENT}{round_}"] = (reply.send, reply.size, reply.keep)
@@ -299,11 +304,11 @@ class Asked(Exchange[Reply]):
         return value
 
 
-def check_answered(method: Method, task: Task, message: Tree, data: Data, smallest: int) -> None:
-    """Refuse a message at which few rows alone would count in what it asks for.
+def check_answered(method: Method, task: Task, messages: Sequence[Tree], data: Data, smallest: int) -> None:
+    """Refuse a message at which few rows alone would count in what it and those before ask for.
 
     Args:
-        message: What a site would answer.
+        messages: What a site has answered, and last what it would answer.
         data: The rows that would be summed over.
         smallest: The fewest rows that may be shown.
 
@@ -311,7 +316,7 @@ def check_answered(method: Method, task: Task, message: Tree, data: Data, smalle
         InputError: The site does not answer it.
     """
     try:
-        check_asked(method, task, message, data, smallest)
+        check_asked(method, task, messages, data, smallest)
     except Refused as error:
         raise InputError(f"The message is not answered: {error}") from error
 
@@ -342,6 +347,15 @@ def _sent(study: Study, path: Path, answered: Mapping[str, str]) -> dict[str, Re
         return {}
     by_name = open_file(study, path, "memory").value(kept_types_of(study.agreement.build_method()))
     return {name.removeprefix(SENT): Reply(*value) for name, value in by_name.items() if name.startswith(SENT)}
+
+
+def _asked(study: Study, path: Path, answered: Mapping[str, str], round: int) -> dict[str, Tree]:
+    """The messages that were answered before a round, by round, where answers could be combined."""
+    if not path.exists() or not answered:
+        return {}
+    by_name = open_file(study, path, "memory").value(kept_types_of(study.agreement.build_method()))
+    asked = {name.removeprefix(ASKED): message for name, message in by_name.items() if name.startswith(ASKED)}
+    return {number: message for number, message in asked.items() if int(number) < round}
 
 
 def check_once(answered: Mapping[str, str], round: int, message: str, memory: Path) -> None:

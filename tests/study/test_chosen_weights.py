@@ -16,16 +16,21 @@ import studies
 import torch
 from event_studies import COUNTS
 from torch import Tensor
+from uncharged import fit
 
 from consilience.data.sites import Data
 from consilience.distributions.posterior import Point
+from consilience.errors import InputError
 from consilience.glm.derivatives import Derivatives, unpack
 from consilience.glm.linear_model import layer_of
+from consilience.glm.posteriors import differentiate_at
 from consilience.glm.sums import square_matrix
 from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.study.protocol.agreement import Agreement
+from consilience.study.protocol.envelope import Header, seal
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.rehearsal import Broadcasts, invent_rows
+from consilience.study.protocol.signature import read_key
 from consilience.study.reply import check_leaving, run_local
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.validation.gate import Refused
@@ -61,9 +66,10 @@ class Home(NamedTuple):
     def message(self, weights: Tensor) -> Point:
         return Point(unpack(weights.double(), layer_of(self.agreement.build_task())))
 
-    def check(self, weights: Tensor) -> None:
+    def check(self, *rounds: Tensor) -> None:
         method, task = self.agreement.build_method(), self.agreement.build_task()
-        check_asked(method, task, self.message(weights), self.data, self.agreement.smallest)
+        messages = [self.message(weights) for weights in rounds]
+        check_asked(method, task, messages, self.data, self.agreement.smallest)
 
 
 def home(folder: Path, records: Records, **words: Any) -> Home:
@@ -138,3 +144,85 @@ def test_rates_that_one_patient_has_alone_are_not_answered(tmp_path: Path) -> No
 @pytest.mark.parametrize("slope", [0.0, 0.05, -0.2])
 def test_weights_that_a_search_goes_through_are_answered(slope: float, tmp_path: Path) -> None:
     home(tmp_path, one_far_out()).check(boundary(slope, 3.0))
+
+
+SEVERAL = (-3.0, 0.0, 3.0, 5.0, 8.0, 11.0, 14.0)  # where p = ½ in one round after another
+GENTLE = 0.5  # slope, at which each of these alone is answered
+TWICE = 14.0  # lactate of one patient; nobody else has more than 5
+
+
+def combination(hers: float) -> Tensor:
+    """Weights of the Gram matrix and of the rounds' Hessians, by which nobody counts who has what others may have.
+
+    The attacker knows the range of the others and of whom to look for, and no rows.
+    """
+
+    def counts(lactate: Tensor) -> Tensor:
+        p = torch.stack([torch.sigmoid(GENTLE * (lactate - at)) for at in SEVERAL], 1)
+        return torch.cat([torch.ones(len(lactate), 1), p * (1 - p)], 1)
+
+    one = counts(torch.tensor([hers], dtype=torch.float64))[0]
+    others = counts(torch.linspace(-1, OTHERS, 200, dtype=torch.float64)) / one
+    products = others.T @ others
+    found = torch.linalg.solve(products + 1e-16 * products.trace() * torch.eye(len(one)), torch.ones_like(one))
+    return found / found.sum() / one
+
+
+def with_twice(folder: Path, **words: Any) -> Home:
+    records = one_far_out()
+    records[7]["lactate"] = f"{TWICE}"
+    return home(folder, records, **words)
+
+
+def test_rounds_that_are_answered_one_by_one_are_not_answered_together(tmp_path: Path) -> None:
+    site = with_twice(tmp_path)
+    one = torch.cat([torch.ones(len(site.data.y), 1), site.data.x], 1).double()
+    asked = [boundary(GENTLE, at) for at in SEVERAL]
+
+    for weights in asked:
+        site.check(weights)
+    hessians = [square_matrix(site.asked(weights).curvature, 14)[7:, 7:] for weights in asked]
+    combined = torch.einsum("r,rij->ij", combination((TWICE - 2) / 2), torch.stack([one.mT @ one, *hessians]))
+
+    assert away(combined[0], site.table.x) < 1e-3  # the attack: differences of rounds are this patient
+    with pytest.raises(Refused, match="fewer than 10 rows would count"):
+        site.check(*asked)
+
+
+def ask_by_files(folder: Path, study: Study, weights: list[Tensor]) -> int:
+    """How many rounds a site answers by files."""
+    member, key = study.member("north"), read_key(folder / "north.key")
+    data, _ = rows_of(study.agreement, folder / "d.csv")
+    own, memory = parts(study.agreement, 0, data), folder / "north.memory"
+    memory.write_bytes(fit(study, member, key, own, None, memory).memory)
+    for number, asked in enumerate(weights, 2):
+        point = Point(unpack(asked.double(), layer_of(study.agreement.build_task())))
+        header = Header("message", study.agreement.hash, study.agreement.name, "server", number)
+        (folder / "message").write_bytes(seal(point, header, read_key(folder / "server.key")))
+        try:
+            memory.write_bytes(fit(study, member, key, own, folder / "message", memory).memory)
+        except InputError:
+            return number - 2
+    return len(weights)
+
+
+def test_a_site_remembers_what_it_was_asked_before(tmp_path: Path) -> None:
+    site = with_twice(tmp_path)
+    asked = [boundary(GENTLE, at) for at in SEVERAL]
+
+    assert 1 <= ask_by_files(tmp_path, site.study, asked) < len(asked)
+
+
+def test_a_search_that_arrives_is_answered_in_every_round(tmp_path: Path) -> None:
+    """Its last steps are so short that rounds hardly differ, and their differences are told to many digits."""
+    site = with_twice(tmp_path)
+    point, asked = torch.zeros(2, 7), []
+    for _ in range(7):
+        found = differentiate_at(site.agreement.build_task(), site.data, point.double(), True)
+        ridge = square_matrix(found.curvature, 14) + torch.eye(14)
+        step = torch.linalg.solve(ridge, (found.gradient.reshape(-1) + point.reshape(-1)).unsqueeze(1))
+        point = point - step.reshape(2, 7)
+        asked.append(point)
+
+    assert float(step.norm()) < 1e-6
+    assert ask_by_files(tmp_path, site.study, asked) == len(asked)

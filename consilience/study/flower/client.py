@@ -25,6 +25,7 @@ from consilience.key import Key
 from consilience.messages import Reply
 from consilience.method import Method
 from consilience.method import name as name_of
+from consilience.method.declared import combines
 from consilience.methods.claims import privacy_of, privacy_statement
 from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.privacy.entropy import secret_draws
@@ -54,6 +55,7 @@ from consilience.version import __version__
 RAISED = 2  # Flower's code for a ClientApp that raised
 COUNTS = "counts"  # what a question for counts is called
 UNMASK = "unmask"  # and one for the masks shared with missing sites
+ASKED = "asked "  # of entries that hold a message
 KEPT = 2  # memories a site holds: of the last round, and of the one before, should the last be asked again
 
 
@@ -264,6 +266,7 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
         check_start(request["message"], sent, site.task, first, "The message")
     reply = _release(site, request, context, turn, question)
     remember(site, context, turn.round, reply.keep)
+    remember_asked(site, context, turn.round, request["message"])
     sealed = _seal(site, reply, turn.round, question)
     if site.turns:
         context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
@@ -281,7 +284,8 @@ def _release(site: Site, request: dict[str, Tree], context: Context, turn: Turn,
 
 def _checked(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
     """A reply that may leave: what may not is not paid for."""
-    check_answered(site.method, site.task, request["message"], site.data, site.rules.smallest)
+    asked = [*asked_before(site, context, turn.round), request["message"]]
+    check_answered(site.method, site.task, asked, site.data, site.rules.smallest)
     reply = _run(site, request, context, turn)
     check_leaving(reply, site.rows, site.method, site.task, site.rules)
     return reply
@@ -427,6 +431,37 @@ def recall(site: Site, context: Context, t: int) -> dict[int, Tree]:
 def rounds_of(context: Context) -> list[int]:
     """List the rounds that are remembered, from 0 on."""
     return [int(name.split()[1]) for name in context.state if name.startswith("memory ")]
+
+
+def remember_asked(site: Site, context: Context, t: int, message: Tree) -> None:
+    """Keep a message whose answer could be combined with later ones; those of rounds to come are of a run before.
+
+    Args:
+        t: The round, from 0 on.
+        message: What was answered.
+    """
+    if site.simulated or not combines(site.method):
+        return
+    for name in [name for name in context.state if name.startswith(ASKED) and int(name.removeprefix(ASKED)) > t]:
+        del context.state[name], context.state[f"outline of {name}"]
+    arrays, outline = pack(message, types_of(site.method))
+    context.state[f"{ASKED}{t}"] = arrays
+    context.state[f"outline of {ASKED}{t}"] = ConfigRecord({"outline": outline})
+
+
+def asked_before(site: Site, context: Context, t: int) -> list[Tree]:
+    """Find the messages of earlier rounds whose answers could be combined with this one's.
+
+    Args:
+        t: The round, from 0 on.
+    """
+    names = [name for name in context.state if name.startswith(ASKED) and int(name.removeprefix(ASKED)) < t]
+    found = []
+    for name in names:
+        arrays, outline = context.state[name], context.state[f"outline of {name}"]
+        assert isinstance(arrays, ArrayRecord) and isinstance(outline, ConfigRecord)
+        found.append(unpack(arrays, str(outline["outline"]), types_of(site.method)))
+    return found
 
 
 def log_message(site: Site, way: str, message: Message) -> None:

@@ -7,7 +7,7 @@ limit below keeps such weights out where they are absurd; what can be read with 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -107,27 +107,29 @@ def limit_weights(value: Tree, task: Task) -> None:
             _limit([node.mean], task)
 
 
-def check_asked(method: Method, task: Task, message: Tree, data: Data, smallest: int) -> None:
+def check_asked(method: Method, task: Task, messages: Sequence[Tree], data: Data, smallest: int) -> None:
     """Refuse a message at which few rows alone would count in what is asked for, beside what was sent before.
 
     Σ p (1 − p) φφᵀ is one patient's where p is 0 or 1 in all other rows, and so is Σ (p − y) φ less Σ φ y. A message
-    may ask so without any absurd weight: where few have the outcome, hardly anybody is predicted worse.
+    may ask so without any absurd weight: where few have the outcome, hardly anybody is predicted worse. Nor need one
+    message do it: sums at several weights can be combined until all rows but one have cancelled.
 
     Args:
+        messages: All that were answered, and last the one that would be.
         data: The rows that would be summed over.
         smallest: The fewest rows that may be shown.
 
     Raises:
         Refused: The site does not answer it.
     """
-    weighing = weighs(method, task, message, data)
-    if weighing is None or len(data.y) < smallest:
+    weighings = [weighing for message in messages if (weighing := weighs(method, task, message, data)) is not None]
+    if not weighings or len(data.y) < smallest:
         return
-    products, lines = weighing
+    products, lines = (torch.cat(each, 1) for each in zip(*weighings, strict=True))
     features = feature_map(task.model)
     with torch.no_grad():
-        few = bool(find_sparse(lambda own: lines[own], len(lines), smallest))
-        for weights in products.T:
+        few = any(find_sparse(own.__getitem__, len(own), smallest) for own in (products, lines) if own.shape[1])
+        for weights in weighings[-1][0].T:
             few = few or bool(find_sparse(lambda own: features(data.x[own]), len(weights), smallest, weights))
     if few:
         sentence = f"fewer than {smallest} rows would count in what it asks for, and the reply would show them."
