@@ -24,6 +24,7 @@ import hashlib
 import hmac
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -278,6 +279,8 @@ class Budget:
         self._check_clock(release)
         if release.bounded:
             self._check(release, self.spent(release, noisy=not release.whole))
+        else:
+            self._check_promised(release)
         return replace(self, releases=(*self.releases, release))
 
     def _check_clock(self, release: Release) -> None:
@@ -302,8 +305,23 @@ class Budget:
                 f"budget is {self.epsilon:g}; raise it with `consilience site ledger --epsilon` if they agree."
             )
 
+    def _check_promised(self, release: Release) -> None:
+        """Refuse what has no noise where other studies promised something about the same people."""
+        promised = [r for r in self.releases if r.bounded and r.whole and r.agreement != release.agreement]
+        studies = ", ".join(sorted({r.study for r in promised if not self._are_apart(r, release)}))
+        if studies and self.epsilon < math.inf:
+            raise InputError(
+                f"Nothing is sent: it has no noise, and of these people no more than ε = {self.epsilon:g} may be "
+                f"learned over all studies, since they took part in {studies}. If they agree that this ends, say so: "
+                "`consilience site ledger FILE --epsilon inf`."
+            )
+
     def limit(self, epsilon: float, delta: float) -> Budget:
         """Choose the budget.
+
+        Args:
+            epsilon: ε; infinite where nothing is promised over all studies any more.
+            delta: δ.
 
         Returns:
             The ledger with that limit.
@@ -311,7 +329,7 @@ class Budget:
         Raises:
             InputError: They promise nothing.
         """
-        check_budget(epsilon, delta)
+        check_budget(min(epsilon, sys.float_info.max), delta)
         return replace(self, epsilon=epsilon, delta=delta)
 
 
@@ -399,7 +417,8 @@ def write_budget(path: Path, budget: Budget) -> None:
     hashes: dict[str, str] = {}  # the same rows stand in many entries, and are written once
     releases = [_entry(release, hashes) for release in budget.releases]
     tables = [{**table._asdict(), "rows": _put(table.rows, hashes)} for table in budget.tables]
-    value = {"format": FORMAT, "epsilon": budget.epsilon, "delta": budget.delta, "releases": releases}
+    epsilon = budget.epsilon if math.isfinite(budget.epsilon) else "inf"  # which JSON has no number for
+    value = {"format": FORMAT, "epsilon": epsilon, "delta": budget.delta, "releases": releases}
     text = json.dumps({**value, "tables": tables, "hashes": hashes}, indent=1)
     write_whole(path, text.encode(), "Choose another place with --ledger.", PRIVATE)
 

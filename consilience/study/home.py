@@ -71,28 +71,7 @@ class Home:
     @property
     def ledger(self) -> Path:
         """What the site ever released: one file for a key, whatever name it goes by in a study."""
-        return ledger_path(self.key_file)
-
-    def ledger_at(self, given: Path | None) -> Path:
-        """Choose the ledger: another place than beside the key only for a site that has none there.
-
-        Args:
-            given: Where people want it; beside the key if None.
-
-        Returns:
-            Its file.
-
-        Raises:
-            InputError: There is one beside the key, whose account another would not know.
-        """
-        if given is None or _is_same(given, self.ledger):
-            return self.ledger
-        if self.ledger.exists():
-            raise InputError(
-                f"This key's ledger is {self.ledger}, and another would not know what has left: leave --ledger out, or "
-                "move that file to where you want it."
-            )
-        return given
+        return ledger_of(self.key_file)
 
     @property
     def memory(self) -> Path:
@@ -147,7 +126,7 @@ class Home:
         data, inspection = rows_of(agreement, table, one_class)
         recalled = recall(agreement, self.member.number, self.key, memory, data)
         people = people_of(agreement, data, inspection, self.key)
-        files = (self.ledger_at(ledger), memory, self.book, self.folder)
+        files = (ledger_of(self.key_file, ledger), memory, self.book, self.folder)
         site = Site(self.study, self.member, self.key, *files, recalled.rows, inspection, people, keep)
         return Opened(site, recalled, data)
 
@@ -209,13 +188,35 @@ def state_folder(key_file: Path) -> Path:
     return folder
 
 
-def ledger_path(key_file: Path) -> Path:
-    """Say where the ledger of a key lies.
+def ledger_of(key_file: Path, given: Path | None = None) -> Path:
+    """Find the ledger of a key: beside it, or where it was begun, which a note beside the key remembers.
 
     Args:
         key_file: The site's private key.
+        given: Where people want it; only a site that has none yet has a choice.
+
+    Returns:
+        Its file.
+
+    Raises:
+        InputError: There is one, whose account another would not know.
     """
-    return state_folder(key_file) / key_file.with_suffix(".ledger").name
+    ledger = beside = state_folder(key_file) / key_file.with_suffix(".ledger").name
+    note = beside.with_name(f"{beside.name}-place")
+    if note.exists():
+        ledger = Path(note.read_text(encoding="utf-8").strip())
+    if given is None or _is_same(given, ledger):
+        return ledger
+    if ledger.exists():
+        raise InputError(
+            f"This key's ledger is {ledger}, and another would not know what has left: leave --ledger out, or move "
+            "that file to where you want it."
+        )
+    if _is_same(given, beside):
+        note.unlink(missing_ok=True)
+    else:
+        write_whole(note, str(given.resolve()).encode(), "Make room, and ask again; nothing has left.", PRIVATE)
+    return given
 
 
 def _is_same(one: Path, other: Path) -> bool:

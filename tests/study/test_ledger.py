@@ -359,3 +359,52 @@ def test_a_script_describes_and_sums_scores_past_the_ledger_about_one_model(tmp_
     with pytest.raises(InputError, match="from other rows or about another model"):
         ask("b" * 64)
     assert site.entered == ["table one", f"statistics about {'a' * 12}"]
+
+
+def test_a_ledger_begun_elsewhere_is_the_keys_own_from_then_on(site: Site) -> None:
+    """The attack: each command named a new ledger, or none after one was named, and each had the whole budget."""
+    for name in ("a", "bb", "ccc", "dddd"):
+        site.study(name, **PRIVATE)
+    (site.folder / "books").mkdir()
+
+    assert site.run("fit", "a.toml", "data.csv", "--ledger", "books/one.ledger") == ""
+    assert "This key's ledger is" in site.run("fit", "bb.toml", "data.csv", "--memory", "b", "--ledger", "two.ledger")
+    assert "ε would become" in site.run("fit", "ccc.toml", "data.csv", "--memory", "c")
+    assert "This key's ledger is" in site.run("register", "data.csv", "--ledger", "three.ledger")
+    (site.folder / "books" / "one.ledger").rename(site.folder / "moved.ledger")
+    assert "ε would become" in site.run("fit", "dddd.toml", "data.csv", "--memory", "d", "--ledger", "moved.ledger")
+    assert [path.name for path in site.folder.glob("*.ledger")] == ["moved.ledger"]
+
+
+def test_sums_for_the_scaling_are_given_once_whatever_ledger_is_named(site: Site) -> None:
+    made = studies.agreement(site.folder, **PLAIN, scaling="sums")
+    (site.folder / "a.toml").write_text(study_text(Study(made, text=studies.agreement_text(made, ""))))
+    without_one(site)
+    (site.folder / "north.key").unlink(missing_ok=True)
+    asked = ("site", "sums", "a.toml", "--site", "north")
+
+    assert site.invoke(*asked, "data.csv")[0] == 0
+    code, _, err = site.invoke(*asked, "fewer.csv", "--ledger", "other.ledger")
+
+    assert code == 2 and "This key's ledger is north.ledger" in err
+
+
+@pytest.mark.parametrize("second", ["fit", "describe"])
+def test_what_has_no_noise_is_refused_where_a_budget_was_promised(second: str, site: Site) -> None:
+    """The attack: after ε = 3 over all studies, a study without noise told all of it, and only the table said so."""
+    site.study("a", **PRIVATE)
+    site.study("bb", **PLAIN)
+    ask = (second, "bb.toml", "data.csv", "-o", "b.file", *(("--memory", "b.memory") if second == "fit" else ()))
+
+    assert site.run("fit", "a.toml", "data.csv") == ""
+    assert "it has no noise, and of these people no more than ε = 3" in site.run(*ask)
+    assert not (site.folder / "b.file").exists()
+    assert site.invoke("site", "ledger", "north.ledger", "--epsilon", "inf")[0] == 0  # the site's people agreed
+    assert site.run(*ask) == ""
+    assert "no bound" in site.invoke("site", "ledger", "north.ledger")[1]
+
+
+def test_private_training_and_draws_of_sites_own_models_are_no_one_study(tmp_path: Path) -> None:
+    """The attack: beside a promise of ε = 1, a thousand draws left without noise."""
+    with pytest.raises(InputError, match=r"posteriors\] and private training"):
+        studies.agreement(tmp_path, method="fedavg", settings=TRAINED, posteriors=("b ~ normal(0, 1)",)).check()

@@ -340,6 +340,7 @@ def serve_site(
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
     needs_flower()
     from consilience.study.flower.site import ANSWERING, serve, site_of
+    from consilience.study.home import ledger_of
     from consilience.study.protocol.members import read
 
     study = read(study_file)
@@ -361,7 +362,7 @@ def serve_site(
             own_key_file = node_key or Path(f"{member.name}.node")
             credentials = _site_credentials(member.name, server, authority, own_key_file, insecure)
             with lock_folder(target, private=True), pulse.ending():
-                given = (one_class, log.info, replace, home.book, home.ledger_at(ledger), without or ())
+                given = (one_class, log.info, replace, home.book, ledger_of(home.key_file, ledger), without or ())
                 site = site_of(study, member, signing_key, table, target, *given)
                 serve(
                     site,

@@ -103,6 +103,7 @@ def sums(
     ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
+    from consilience.study.home import ledger_of
     from consilience.study.protocol.members import Member, read
     from consilience.study.protocol.names import check_name
     from consilience.study.protocol.signature import public
@@ -118,7 +119,8 @@ def sums(
     member = Member(name, 0, public(key), "")
     if question.masked:
         member = question.study.member(name)
-    files = (ledger or Path(f"{name}.ledger"), Path(f"{name}.memory"), Path(f"{name}-sums.masks"))
+    account = ledger_of(Path(f"{name}.key"), ledger)
+    files = (account, Path(f"{name}.memory"), Path(f"{name}-sums.masks"))
     people = people_of(question.study.agreement, data, inspection, key)
     site = Site(question.study, member, key, *files, inspection=inspection, people=people)
     write_files(out_ or Path(f"{name}.sums"), site.answer(question).content, "For the coordinator")
@@ -349,13 +351,13 @@ def register(table: Table_, key: Key_ = None, ledger: Ledger_ = None) -> None:
     """
     from consilience.data.formats import read_table
     from consilience.study.budget import read_budget, today, write_budget
-    from consilience.study.home import ledger_path
+    from consilience.study.home import ledger_of
     from consilience.study.protocol.signature import read_key
     from consilience.study.spending import secret_of, whole_rows
 
     file = only_key(key)
     rows = whole_rows(read_table(table).columns, secret_of(read_key(file)))
-    path = ledger or ledger_path(file)
+    path = ledger_of(file, ledger)
     with lock_file(path):
         budget = read_budget(path)
         registered = budget.register(table.name, rows, today())

@@ -15,6 +15,7 @@ from consilience.draws.priors import Density, make_prior
 from consilience.draws.space import Parameter, Space
 from consilience.draws.transforms import REAL, Shape, parse
 from consilience.errors import InputError, unknown_name
+from consilience.methods.claims import privacy_statement
 
 if TYPE_CHECKING:
     from consilience.study.protocol.agreement import Agreement
@@ -91,6 +92,8 @@ def check_posteriors(agreement: Agreement) -> None:
         return
     if agreement.epsilon:
         raise InputError(f"[posteriors] and epsilon = {agreement.epsilon:g}: {NO_EPSILON}")
+    if privacy_statement(agreement.build_method()) is not None:
+        raise InputError(f"[posteriors] and private training: {NO_EPSILON}")
     space = space_of(agreement)
     names = [parameter.name for parameter in space.parameters]
     if len(set(names)) < len(names):
