@@ -169,7 +169,8 @@ def merge(times: Tensor, sums: TimeSums, smallest: int, hazards: bool = False) -
 def hide_few(y: Tensor, times: Tensor, smallest: int) -> Tensor:
     """Let few rows that are censored at another time than all others of a step count as censored with these.
 
-    Where everybody is followed up to one day, the rows at risk during that step would tell when one patient left.
+    Where everybody is followed up to one day, or to one of two, the rows at risk during that step would tell when one
+    patient left.
 
     Args:
         y: Times and events [N, 2].
@@ -183,12 +184,15 @@ def hide_few(y: Tensor, times: Tensor, smallest: int) -> Tensor:
     place = torch.searchsorted(times.double(), y[:, 0].double().contiguous())
     for step in range(len(times)):
         own = (place == step) & (y[:, 1] == 0)
-        unlike = own.clone()
-        if own.any():
-            common = y[own, 0].mode().values
-            unlike &= y[:, 0] != common
+        if not own.any():
+            continue
+        days = y[own, 0]
+        common = days.mode().values
+        _, group, counts = days.unique(return_inverse=True, return_counts=True)
+        for unlike in (days != common, counts[group] < smallest):
             if 0 < int(unlike.sum()) < smallest:
-                y[unlike, 0] = common
+                days[unlike] = common
+        y[own, 0] = days
     return y
 
 

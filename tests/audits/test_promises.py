@@ -22,20 +22,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import studies
 import torch
+from auditing import (
+    BEGIN,
+    DELTA,
+    DRAWS,
+    END,
+    EPSILON,
+    EXTREME,
+    PAGE,
+    POWER,
+    SUMS,
+    WORSE,
+    Audit,
+    Table,
+    counted,
+    least_mu,
+    power,
+    write_page,
+)
 from rounds import pooled_model, replies, server_key
-from scipy.stats import beta, binom, norm
+from scipy.stats import norm
 from torch import Tensor
 from uncharged import count, fit, table_file
 
 from consilience import tree
-from consilience.benchmark.trials import markdown_table, replace_between
 from consilience.errors import InputError
 from consilience.glm.noisy_posterior import Effort
-from consilience.privacy.dp.accountant import epsilon_of, mu_of
+from consilience.privacy.dp.accountant import mu_of
 from consilience.privacy.dp.mechanisms import Clipped, Privacy
 from consilience.privacy.entropy import Entropy
 from consilience.study import counting
@@ -48,56 +64,8 @@ from consilience.study.reply import read_message
 from consilience.study.reply import run_local as _reply
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 
-EPSILON, DELTA = 4.0, 1e-3
-DRAWS = 2000  # a side
-ENDS = 0.005  # beyond each end of Clopper and Pearson
-WORSE = 1.3  # times ε, which an audit must be able to find
-POWER = 0.9
-PAGE = Path(__file__).parents[2] / "docs" / "private.md"
-BEGIN, END = "<!-- audits -->", "<!-- end of audits -->"
 NUMBERS = Target("died", (), "points", (-100.0, 100.0), 0.0, 2.0)
-EXTREME = {"age": "100", "lactate": "30", "ward": "a", "died": "yes"}
-SUMS: dict[str, Any] = {"settings": (), "choose": 0.0, "test": 0.0, "epsilon": EPSILON, "delta": DELTA}
 BRIEF = Effort(1, 2, 8)  # draws of a posterior that nobody looks at
-
-Table = list[dict[str, str]]
-
-
-class Audit(NamedTuple):
-    """What an audit found: how often the patient was found and suspected in vain, and what that says."""
-
-    mechanism: str
-    way: str
-    draws: int
-    found: int
-    suspected: int
-
-    @property
-    def mu(self) -> float:
-        return least_mu(self.found, self.suspected, self.draws)
-
-    @property
-    def epsilon(self) -> float:
-        return epsilon_of(DELTA, max(self.mu, 0.0))
-
-
-def least_mu(found: Any, suspected: Any, draws: int) -> Any:
-    """μ by Clopper and Pearson's ends, of which both hold in 99 of 100 audits."""
-    t = beta.ppf(ENDS, found, draws - found + 1)
-    f = beta.ppf(1 - ENDS, suspected + 1, draws - suspected)
-    return norm.ppf(np.nan_to_num(t)) - norm.ppf(np.nan_to_num(f, nan=1.0))
-
-
-def power(draws: int, true: float) -> float:
-    """How often the promise would be refuted if the truth were another ε: over all outcomes, in closed form."""
-    mu = mu_of(true, DELTA)
-    outcomes = np.arange(draws + 1)
-    p_found = binom.pmf(outcomes, draws, norm.cdf(mu / 2))
-    p_suspected = binom.pmf(outcomes, draws, norm.cdf(-mu / 2))
-    t = norm.ppf(np.nan_to_num(beta.ppf(ENDS, outcomes, draws - outcomes + 1)))
-    f = norm.ppf(np.nan_to_num(beta.ppf(1 - ENDS, outcomes + 1, draws - outcomes), nan=1.0))
-    refuted = t[:, None] - f[None, :] > mu_of(EPSILON, DELTA)
-    return float(p_found @ refuted @ p_suspected)
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +75,6 @@ def audits() -> Iterator[list[Audit]]:
     yield done
     if os.environ.get("CONSILIENCE_AUDIT_PAGE"):
         write_page(done)
-
-
-def write_page(done: list[Audit]) -> None:
-    rows = []
-    for a in done:
-        shares = f"{100 * a.found / a.draws:.1f} / {100 * a.suspected / a.draws:.1f} %"
-        found = f"{100 * power(a.draws, WORSE * EPSILON):.0f}"
-        draws = f"{a.draws:,}".replace(",", " ")
-        rows.append([a.mechanism, a.way, draws, shares, f"{EPSILON:g}", f"{a.epsilon:.2f}", found])
-    headings = ["promise", "drawn again", "draws a side", "found / in vain", "ε promised", "ε found, at least"]
-    replace_between(PAGE, BEGIN, markdown_table([*headings, f"would find {WORSE} ε, of 100"], rows), END)
 
 
 # --- the two tables --------------------------------------------------------------------------------------------------
@@ -154,10 +111,6 @@ def fitted(two: Pair, side: Parts, message: Path | None, memory: Path) -> Path:
     made = fit(two.study, two.study.member("north"), key, side, message, memory)
     memory.write_bytes(made.memory)
     return memory
-
-
-def counted(mechanism: str, way: str, without: Tensor, with_: Tensor, threshold: float) -> Audit:
-    return Audit(mechanism, way, len(with_), int((with_ > threshold).sum()), int((without > threshold).sum()))
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------

@@ -179,6 +179,22 @@ def test_the_day_on_which_one_patient_left_is_not_told() -> None:
     assert torch.equal(hide_few(many, grid, 5), many)  # five are enough
 
 
+def test_one_patient_who_leaves_on_neither_of_two_usual_days_is_not_seen() -> None:
+    """Whoever knows both days and how many left on each reads the third off the rows at risk."""
+    grid = torch.arange(1, 11, dtype=torch.float64) * 100
+    days = [*(100.0 * step - 50 for step in range(1, 11) for _ in range(8)), *[530.0] * 12, *[560.0] * 12, 577.0]
+    y = torch.tensor([*([day, 0.0] for day in days), *([100.0 * step - 20, 1.0] for step in range(1, 11))])
+    y = torch.cat([y, y[-10:].repeat(8, 1)])
+
+    def day(y: torch.Tensor) -> float:
+        sums = protect(sum_times(y, grid), grid, 5)
+        there = float(sums.at_risk[5] - sums.rows + sums.events[:5].sum() + sums.censored[:5].sum())
+        return 500 + 100 * (25 + 8 + there) - 12 * 30 - 12 * 60 - 8 * 50
+
+    assert day(y) == pytest.approx(577, abs=0.1)  # the attack
+    assert day(hide_few(y, grid, 5)) == pytest.approx(530, abs=0.1)  # or 560, which both have many
+
+
 def test_a_chosen_model_tells_no_patients_hazard() -> None:
     """Weights that single one patient out: the hazard at risk is hers, and falls to nothing where she leaves."""
     y = torch.tensor([[100.0 * t, e] for t in (1.0, 2.0, 3.0, 4.0) for e in (0.0, 1.0) for _ in range(6)])
