@@ -309,3 +309,33 @@ def test_a_deployed_site_finds_what_it_kept(tmp_path: Path) -> None:
     assert torch.equal(again.linear, kept.linear) and torch.equal(again.precision, kept.precision)
     with pytest.raises(co.InputError, match="kept in round 1"):
         read_kept(tmp_path / "memory-of-a-study.bin", method, 1)
+
+
+def test_a_site_refuses_rounds_whose_answers_show_one_row_together() -> None:
+    """Each is answered alone; combined, all rows but the one far out cancel (tests/study/test_chosen_weights.py)."""
+    x = torch.linspace(-1, 1.5, 240).unsqueeze(1)
+    x[7] = 6.0
+    y = (torch.arange(240) % 20 == 1).long()
+    task = co.classification(torch.nn.Linear(1, 2))
+    rows = [Data.of(x, y), Data.of(-x, y)]
+    method = METHODS["glm"]()
+    turns = [Turn(t, Key(3), t / 8) for t in range(8)]
+    engine = loopback.flower(method, task, rows)
+    engine.roster.nodes, engine.roster.study = {0: 100}, "s"
+    one = Site(0, "a", method, task, rows[0], study="s", turns=turns, rules=Rules(10))
+
+    def answers(chosen: list[float]) -> list[bool]:
+        context = Context(1, 100, {}, RecordDict(), {})
+        found = []
+        for turn, at in zip(turns, [None, *chosen], strict=False):
+            asked: Any = ()
+            if at is not None:
+                weight, bias = torch.tensor([[0.0], [0.5]]), torch.tensor([0.0, -0.5 * at])
+                asked = Point({"weight": weight.double(), "bias": bias.double()})
+            reply = answer(one, engine.requests(method, asked, [0], turn)[0], context, reply_to)
+            found.append(reply.has_content())
+        return found
+
+    far = [-3.0, 0.0, 3.0, 5.0, 8.0, 11.0, 14.0]
+    assert all(all(answers([at])) for at in far)
+    assert not all(answers(far))
