@@ -1,7 +1,8 @@
 """The promises attacked through the very commands: `consilience site …` over and over, and the file that it writes.
 
 Before each draw the site forgets what it kept, so that noise is drawn anew and a ledger begun; nothing else is put in
-its place. Each command takes 50 ms of a processor: `make test-audit` runs 2 000 a side, the slow suite a tenth.
+its place. Each command takes 50 ms of a processor: `make test-audit` runs 2 000 a side, the slow suite a
+tenth: that finds 2 ε in 99 of 100.
 
 A release whose noise hides behind a random batch is no Gaussian one. There the family is that of the promise itself: a
 patient who is in the batch with probability q moves it by 1 in units of the noise σ, and a found share t of patients at
@@ -327,9 +328,11 @@ def test_training_on_random_batches(audits: list[Audit], tmp_path: Path, invoke:
     along = [way * (one_side[pilot:] - prior) for one_side in along]
 
     noise = noise_for(TRAINED, DELTA, SHARE, 1)
-    assert float(along[0].std()) == pytest.approx(noise, rel=0.15)  # the noise that was promised, and nothing else
+    assert float(along[0].std()) == pytest.approx(
+        noise, rel=5 / math.sqrt(2 * DRAWS)
+    )  # the noise that was promised, and nothing else
     shown_by = float(along[1].mean() - along[0].mean())
-    assert shown_by == pytest.approx(SHARE, abs=6 * noise / math.sqrt(DRAWS))  # as bad a case as there is
+    assert shown_by == pytest.approx(SHARE, abs=8 * noise / math.sqrt(DRAWS))  # as bad a case as there is
     shown = counted("training by `DPSGD` on random batches", AGAIN, along[0], along[1], THRESHOLD)
     audit = Sampled(*shown[:5], TRAINED, sampled_power(shown.draws, WORSE * TRAINED, TRAINED))
     audits.append(audit)
