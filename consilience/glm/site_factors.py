@@ -20,6 +20,7 @@ from consilience.task import Task
 SMALLEST = 1e-4  # variance between sites that a search for a mode is given
 KNOWN = 1e8  # the precision of a log-noise that counts as known
 NEGATIVE = 1e-4  # of a precision's largest eigenvalue, which rounding may take away where rows say nothing
+NOTHING = 1e-6  # of it: where rounding shows, smaller ones are taken for nothing
 
 
 def prior_of(task: Task, message: Point | Gaussian) -> Dense:
@@ -80,7 +81,19 @@ def as_factor(task: Task, said: Any, log_noise: Tensor | tuple[()]) -> Natural:
     if isinstance(said, Sums):
         assert isinstance(log_noise, Tensor)
         return factor_of(said, layer_of(task), log_noise)
-    return Natural(said.linear.double(), said.precision.double())
+    return _without_rounding(Natural(said.linear.double(), said.precision.double()), weight_prior(task))
+
+
+def _without_rounding(factor: Natural, prior: Dense) -> Natural:
+    """Let rows say nothing, and not less, where rounding took more than a wide prior knows."""
+    if int(torch.linalg.cholesky_ex(factor.precision + prior.precision.double()).info) == 0:
+        return factor
+    values, vectors = torch.linalg.eigh(factor.precision)
+    if values[0] < -NEGATIVE * max(1.0, float(values[-1])):
+        return factor  # no rows say this
+    told = values > NOTHING * values[-1]
+    precision = (vectors[:, told] * values[told]) @ vectors[:, told].mT
+    return Natural(vectors[:, told] @ (vectors[:, told].mT @ factor.linear), (precision + precision.mT) / 2)
 
 
 def doubt_factor(factor: Natural) -> str | None:

@@ -85,14 +85,16 @@ class VariationalGaussian:
         var = torch.zeros(len(mean), len(mean)).to(mean)
         precision = prior.precision
         damping = torch.full_like(mean[0], DAMPING)
+        share = torch.ones_like(damping)
         last = torch.full_like(damping, torch.inf)
         for i in range(self.steps):
             gradient, curvature = rows.average(mean, var)  # 1
-            precision = prior.precision + curvature
+            precision = torch.lerp(precision, prior.precision + curvature, share)
             var = torch.cholesky_inverse(torch.linalg.cholesky(precision))  # 2
             step = var @ (gradient - prior.precision @ (mean - prior.mean))
             length = (step @ (precision @ step)).sqrt()  # in standard deviations
-            damping = torch.where(length > last, damping / 2, damping)
+            damping = torch.where(length > last, DAMPING / 2, damping)  # separated rows: both would go to and fro
+            share = torch.where(length > last, 0.5, share)
             last = length
             mean = mean + damping * step  # 3
             if i > 0 and not tree.under_vmap() and bool((step.abs() < CLOSE * var.diagonal().sqrt()).all()):

@@ -13,6 +13,7 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data, Sites
 from consilience.distributions.prior import Isotropic
+from consilience.glm.site_likelihoods import read_off
 from consilience.messages import Client, Reply
 from consilience.method import State
 from consilience.task import Task
@@ -79,6 +80,17 @@ def test_nobody_is_blamed_for_a_prior_that_says_nothing() -> None:
     made = sites(number=False, constant_column=True)
     with pytest.raises(co.Diverged, match=r"^Prior and rows leave some weights open"):
         co.run("gaussian_product", task(number=False, variance=1e6), made, scored=False)
+
+
+def test_a_wide_prior_and_rounding_leave_partial_pooling_its_sites() -> None:
+    """32 bits took 4e-6 from a Λ of 85, more than a prior of variance 1e6 knows: no pool, and two sites were blamed."""
+    run = co.run("hierarchical", task(False, 1e6), sites(number=False), scored=False, effects=False)
+    taken = 4e-6 * torch.eye(8)
+    said = [r._replace(payload=r.payload._replace(precision=r.payload.precision - taken)) for r in run.replies]
+    state = run.method.aggregate(run.task, run.state, said, run.server)
+    own = [read_off(run.task, found, ())["pooled"] for found in (run.state, state)]
+    slopes = [belief.mean[3:6] - belief.mean[:3] for belief in own]
+    assert torch.allclose(slopes[0], slopes[1], rtol=1e-3)
 
 
 @pytest.mark.parametrize("method", ["glm", "exact", "hierarchical"])
