@@ -9,7 +9,7 @@ from consilience.distributions.posterior import Dense
 
 KNOWN = 1e-6  # of a contrast's length that may lie where a site's rows say nothing
 FIRM = 0.08  # of a prior's variance, below which rows tell an effect: separation leaves more up to log-odds of 11
-WIDEST = 100.0  # variance of a prior that counts as so wide: a wider one would call everything told
+WIDEST = 4.0  # variance of a prior that counts as so wide: after few rounds separation is not where a wider one ends
 WHY = (
     "The rows that were fitted on say nothing of it: a column or level that no row has, that is constant (for hazards, "
     "at each site), that depends on others, or that separates the outcomes."

@@ -88,12 +88,13 @@ def given_in(state: Any) -> Given | None:
     return None
 
 
-def read_off(task: Task, state: Any, sites: Sequence[Natural]) -> dict[str, Any]:
+def read_off(task: Task, state: Any, sites: Sequence[Natural], told: Tensor | None = None) -> dict[str, Any]:
     """Find what `effects.table_of` makes a table of, by the names of its arguments.
 
     Args:
         state: The server's state after the last round.
         sites: The sites' likelihoods; none where they are not known.
+        told: What all rows say of the weights, by `told_by_rows`; None: it is read off as well.
 
     Raises:
         InputError: There is no Gaussian over the weights of a linear model.
@@ -102,7 +103,9 @@ def read_off(task: Task, state: Any, sites: Sequence[Natural]) -> dict[str, Any]
     found: dict[str, Any] = {"newcomer": newcomer_of(task, state)}
     if given is None:
         pooled = gaussian_of(task, state)
-        return {**found, "pooled": pooled, "information": information_of(task, state, pooled, sites)}
+        if told is None:
+            told = information_of(task, state, pooled, sites)
+        return {**found, "pooled": pooled, "information": told}
     return {
         **found,
         "pooled": given.posterior,
@@ -319,6 +322,24 @@ def _from_fit(fit: OwnFit, layer: Params) -> Natural:
     linear = hessian @ fit.mode.double().flatten()
     dense = _in_order(linear.reshape(fit.mode.shape), hessian, layer)
     return Natural(dense.mean, dense.precision)
+
+
+def told_by_rows(task: Task, parts: Sequence[Data], state: Any) -> Tensor | None:
+    """Find what all rows say of the weights at the sites' own maxima: of what separates the outcomes, nothing.
+
+    Args:
+        parts: Every site's training rows.
+        state: The state after the last round, which may hold the sites' own fits.
+
+    Returns:
+        The sum of their precisions [P, P]; None where replies say it, or the likelihood has no Gaussian at a prior.
+    """
+    if not fits_alone(task) or (isinstance(state, Compared) and state.alone):
+        return None
+    own = from_rows(task, parts)
+    if not own:
+        return None
+    return torch.stack([site.precision.double() for site in own]).sum(0)
 
 
 def from_rows(task: Task, parts: Sequence[Data]) -> list[Natural] | None:

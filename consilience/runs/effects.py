@@ -11,7 +11,7 @@ from consilience.biostatistics.terms import design_of
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Natural
 from consilience.errors import InputError, refuse_damage
-from consilience.glm.site_likelihoods import from_replies, from_rows, gaussian_of, read_off
+from consilience.glm.site_likelihoods import from_replies, from_rows, gaussian_of, read_off, told_by_rows
 from consilience.messages import Received
 from consilience.task import Task
 
@@ -62,8 +62,9 @@ def run_effects(
     task, sites, state, _ = fit
     design = design_of(sites, reference)
     by_site = _likelihoods(fit)
-    if not kept or (by_site and (whole is not None or not kept_of_all)):
-        found = read_off(task, state, [*by_site.values()])
+    read = kept is not None and not sites.train and not reference and (kept_of_all or whole is None)
+    if not kept or (by_site and not read and (whole is not None or not kept_of_all)):
+        found = read_off(task, state, [*by_site.values()], told_by_rows(task, sites.train, state))
         fitted = fitted_of(sites)
         if fitted is None and kept and kept.get("fitted"):  # loaded without rows
             fitted = fitted_from(kept["fitted"])

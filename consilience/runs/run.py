@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from consilience.data.dataset import check_finite
 from consilience.data.sites import Data, Sites
 from consilience.disk.locks import locking
 from consilience.disk.typed import plain
-from consilience.errors import Diverged, InputError, refuse_damage
+from consilience.errors import InputError, refuse_damage
 from consilience.inference.imputed import marks_of
 from consilience.key import Key
 from consilience.messages import Received
@@ -238,7 +239,9 @@ def _on_all_rows(
     try:
         with untold():
             return again(whole, out=folder, resume=folder is not None)
-    except Diverged:
+    except InputError:  # what the others' rows alone could tell, all rows cannot: no half a run is left for `load`
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         return None
 
 

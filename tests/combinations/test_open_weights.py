@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from consilience.biostatistics.effects import Effects
 from consilience.data.sites import Data, Sites
 from consilience.distributions.prior import Flat, Isotropic
 from consilience.errors import InputError
-from consilience.inference import Laplace, Newton
+from consilience.inference import Laplace, Newton, VariationalGaussian
+from consilience.methods.gaussian_product import GaussianProduct
 
 
 def made(kind: str, link: str = "logit", rows: int = 120) -> Sites:
@@ -59,7 +62,7 @@ def effects(sites: Sites, prior: co.Prior) -> Effects:
     return co.run(co.methods.GLM(), task, sites, rounds=8, scored=False).effects()
 
 
-@pytest.mark.parametrize("prior", [Flat(), Isotropic(1.0), Isotropic(1e4)], ids=str)
+@pytest.mark.parametrize("prior", [Flat(), Isotropic(1.0), Isotropic(1e4), Isotropic(1e6)], ids=str)
 @pytest.mark.parametrize(
     ("kind", "link", "unknown"),
     [
@@ -103,3 +106,49 @@ def test_a_flat_prior_of_classes_is_refused_in_one_sentence(method: co.Method) -
     sites = replace(sites, train=parts, test=parts)
     with pytest.raises(InputError, match="leaves some weights open"):
         co.run(method, co.classification(nn.Linear(2, 2), Flat()), sites, rounds=1, scored=False)
+
+
+METHODS = {
+    "glm": co.methods.GLM(),
+    "product": co.methods.GaussianProduct(inference=VariationalGaussian()),
+    "mixed": co.methods.Hierarchical(),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_separation_is_named_by_every_method_and_in_its_folder(tmp_path: Path, name: str) -> None:
+    """Where everybody with z has the outcome: 9.9 ± 4.6 by glm, 25 ± 3.5 by a product, unsaid."""
+    sites = made("separates", rows=200)
+    z = torch.cat([part.x[:, 1] for part in sites.train])
+    parts = tuple(Data.of(torch.stack([part.x[:, 0], part.x[:, 1] / z.std()], 1), part.y) for part in sites.train)
+    task = co.classification(nn.Linear(2, 2).double(), Isotropic(100.0))
+    run = co.run(METHODS[name], task, replace(sites, train=parts, test=parts), out=tmp_path / "run")
+    tables = [run.effects(), co.load(tmp_path / "run").effects(), co.load(tmp_path / "run").effects(0.9)]
+    for table in tables:
+        assert [row.column for row in table if math.isnan(row.estimate)] == ["z"]
+    assert str(tables[0]) == str(tables[1])
+
+
+def test_no_half_a_run_is_left_where_all_rows_cannot_be_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`effects` said of it: continue it with `co.run(…, resume=True)`."""
+    sites = made("usual")
+    train, test = (
+        tuple(Data(*(leaf[rows] for leaf in p)) for p in sites.train) for rows in (slice(80), slice(80, 120))
+    )
+    real = GaussianProduct.aggregate
+
+    def fails(self: GaussianProduct, task: co.Task, state: Any, replies: Any, server: Any) -> Any:
+        if (tmp_path / "run" / "all-rows").exists():
+            raise torch.linalg.LinAlgError("no inverse")
+        return real(self, task, state, replies, server)
+
+    monkeypatch.setattr(GaussianProduct, "aggregate", fails)
+    task = co.classification(nn.Linear(2, 2).double())
+    run = co.run(
+        GaussianProduct(Laplace(mode=Newton(), dense=True)),
+        task,
+        replace(sites, train=train, test=test),
+        out=tmp_path / "run",
+    )
+    assert not (tmp_path / "run" / "all-rows").exists()
+    assert str(co.load(tmp_path / "run").effects()) == str(run.effects())
