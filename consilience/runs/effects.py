@@ -11,7 +11,7 @@ from consilience.biostatistics.terms import design_of
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Natural
 from consilience.errors import InputError, refuse_damage
-from consilience.glm.site_likelihoods import from_replies, from_rows, gaussian_of, read_off, told_by_rows
+from consilience.glm.site_likelihoods import from_replies, from_rows, gaussian_of, hierarchy_in, read_off, told_by_rows
 from consilience.messages import Received
 from consilience.task import Task
 
@@ -63,7 +63,8 @@ def run_effects(
     design = design_of(sites, reference)
     by_site = _likelihoods(fit)
     read = kept is not None and not sites.train and not reference and (kept_of_all or whole is None)
-    if not kept or (by_site and not read and (whole is not None or not kept_of_all)):
+    spread = bool(reference) and hierarchy_in(state) is not None  # which needs no site's own estimates
+    if not kept or spread or (by_site and not read and (whole is not None or not kept_of_all)):
         found = read_off(task, state, [*by_site.values()], told_by_rows(task, sites.train, state))
         fitted = fitted_of(sites)
         if fitted is None and kept and kept.get("fitted"):  # loaded without rows
