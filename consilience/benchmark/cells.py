@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from consilience.benchmark.outcomes import Outcome
 from consilience.data.sites import Sites
 from consilience.disk.typed import Rows, Share, Size, matches, restore_fields
+from consilience.disk.writing import PART
 from consilience.errors import InputError
 from consilience.method import Bound, group, name
 from consilience.method.declared import sends_nothing
@@ -255,14 +256,14 @@ def claim(store: Store, file: str, value: Json, what: str, begun: str) -> None:
         file: Where to write it.
         value: What the folder is for, as JSON.
         what: The same in a word, for people.
-        begun: A path in the folder that exists once work has begun.
+        begun: A folder in it that holds a file once work has begun; killed before, it may be there and empty.
 
     Raises:
         InputError: The folder holds a run, or something else has begun there.
     """
     if store.exists:
         raise InputError(f"{store.folder} holds a run: choose another folder.")
-    if not (store.folder / begun).exists():
+    if not any(path.is_file() and not PART.fullmatch(path.name) for path in (store.folder / begun).rglob("*")):
         store.write_checked(file, value)
     elif store.read_json(file) != json.loads(json.dumps(value)):
         raise InputError(
