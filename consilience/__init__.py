@@ -4,14 +4,15 @@ The names here are what a study needs: rows, a task, an inference, and something
 are in namespaces:
 
 - `co.methods`: every method, for example `co.methods.FedAvg`;
-- `co.splits`: how rows are dealt to simulated sites, and `co.datasets`: what there is to deal;
+- `co.splits`: how rows are dealt to simulated sites, `co.datasets`: what there is to deal, and `co.data`: rows and
+  their roles;
 - `co.models`: networks;
 - `co.inference`: every way a client infers, with optimisers and schedules;
 - `co.aggregation`: rules that pool posteriors and predictions;
 - `co.metrics`: scores, calibration and paired differences;
 - `co.prediction_sets`: prediction sets, and how much they cover;
 - `co.engines`: where the clients' work runs;
-- `co.method`, `co.messages`, `co.distributions`: the vocabulary of a method's file;
+- `co.method`, `co.messages`, `co.task`, `co.key`, `co.distributions`: the vocabulary of a method's file;
 - `co.glm`: what linear models share;
 - `co.draws`: draws of any Bayesian model, pooled.
 """

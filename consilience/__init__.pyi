@@ -3,7 +3,7 @@
 from . import aggregation as aggregation, data as data, distributions as distributions, glm as glm
 from . import inference as inference, key as key, messages as messages, method as method
 from . import methods as methods, metrics as metrics, models as models, prediction_sets as prediction_sets
-from . import draws as draws, runs as runs, task as task
+from . import draws as draws, task as task
 from .benchmark.folds import cross_conformal as cross_conformal
 from .benchmark.running import compare as compare
 from .benchmark.tuning import tune as tune

@@ -71,6 +71,13 @@ class Key(NamedTuple):
 
     Attributes:
         seed: 64 bits: a plain integer, or an int64 tensor, which vmap can stack.
+
+    Example:
+        >>> from consilience.key import Key
+        >>> bool((Key(0).normal([3]) == Key(0).normal([3])).all())
+        True
+        >>> Key(0).fold(1) == Key(0).fold(2)
+        False
     """
 
     seed: Tensor | int
@@ -83,6 +90,11 @@ class Key(NamedTuple):
 
         Returns:
             A new key.
+
+        Example:
+            >>> from consilience.key import Key
+            >>> Key(0).fold(1) == Key(0).fold(1)
+            True
         """
         if isinstance(self.seed, int) and isinstance(i, int):
             return Key(_fold_integers(self.seed, i))
@@ -105,6 +117,11 @@ class Key(NamedTuple):
         Args:
             shape: Of what is drawn.
             like: Gives type and device; float32 on the CPU without it.
+
+        Example:
+            >>> from consilience.key import Key
+            >>> Key(0).normal([2, 3]).shape
+            torch.Size([2, 3])
         """
         return _draw(_normal, _normal_operator, self, shape, like)
 
@@ -116,6 +133,11 @@ class Key(NamedTuple):
 
         Returns:
             Uniforms [n].
+
+        Example:
+            >>> from consilience.key import Key
+            >>> Key(0).uniform(5)[:3].equal(Key(0).uniform(3))
+            True
         """
         return _draw(_uniform, _uniform_operator, self, (n,), like)
 
@@ -124,6 +146,11 @@ class Key(NamedTuple):
 
         Returns:
             The numbers 0 … n − 1 in a random order [n].
+
+        Example:
+            >>> from consilience.key import Key
+            >>> sorted(Key(0).permutation(4).tolist())
+            [0, 1, 2, 3]
         """
         return self.order(torch.ones(n))
 

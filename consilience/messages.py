@@ -94,6 +94,12 @@ def weights(replies: Sequence[Received]) -> Tensor:
 
     Returns:
         nₖ / n in double precision [K]; equal weights where a size is withheld.
+
+    Example:
+        >>> import torch
+        >>> from consilience.messages import Received, weights
+        >>> weights([Received(0, torch.tensor(30.0), ()), Received(1, torch.tensor(10.0), ())]).tolist()
+        [0.75, 0.25]
     """
     sizes = torch.stack([torch.as_tensor(r.size, dtype=torch.float64) for r in replies])
     if bool((sizes <= 0).any()):

@@ -384,6 +384,12 @@ def classification(model: nn.Module, prior: Prior | None = None) -> Task:
     Args:
         model: A network whose outputs are one logit a class; it is copied.
         prior: Over the weights; N(0, I) without one.
+
+    Example:
+        >>> import consilience as co
+        >>> task = co.classification(co.models.linear(4, 3))
+        >>> [(name, tuple(value.shape)) for name, value in task.init(co.key.Key(0)).params.items()]
+        [('0.weight', (3, 4)), ('0.bias', (3,))]
     """
     return Task(control(model), Softmax(), prior or Isotropic())
 
@@ -407,6 +413,12 @@ def regression(
         latent: Pools combine the latent function and add the noise once; False pools predictions of y, noise
             included, as the papers do.
         full: Keep the covariances between the outputs of a vector target.
+
+    Example:
+        >>> import consilience as co
+        >>> task = co.regression(co.models.linear(4), noise=0.5)
+        >>> task.likelihood.noise
+        0.5
     """
     likelihood: Likelihood = GaussianNoise(noise, latent, full)
     if heteroscedastic:
@@ -421,6 +433,11 @@ def counts(model: nn.Module, prior: Prior | None = None) -> Task:
         model: A network whose one output is the logarithm of the expected count, of one unit of exposure where rows
             have an exposure; it is copied.
         prior: Over the weights; N(0, I) without one.
+
+    Example:
+        >>> import consilience as co
+        >>> co.counts(co.models.linear(4, 1)).likelihood
+        Poisson()
     """
     return Task(control(model), Poisson(), prior or Isotropic())
 
@@ -440,6 +457,11 @@ def survival(
 
     Raises:
         InputError: The grid does not ascend from above 0, or the horizon is not above 0.
+
+    Example:
+        >>> import consilience as co
+        >>> co.survival(co.models.linear(4, 1), horizon=5.0).likelihood.horizon
+        5.0
     """
     grid = tuple(float(t) for t in times)
     if any(not b > a for a, b in itertools.pairwise((0.0, *grid))):
@@ -471,6 +493,12 @@ def label_counts(data: Data, classes: int) -> Tensor:
 
     Returns:
         Counts [C].
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> co.task.label_counts(co.data.Data.of(torch.zeros(4, 1), torch.tensor([0, 2, 2, 1])), 3).tolist()
+        [1.0, 1.0, 2.0]
     """
     return (one_hot(data.y, classes).to(data.w) * (data.w > 0).unsqueeze(-1)).sum(0)
 

@@ -128,6 +128,13 @@ def mean(trees: Sequence[Tree], weights: Tensor) -> Tree:
 
     Returns:
         Σ wₖ treeₖ.
+
+    Example:
+        >>> import torch
+        >>> from consilience import tree
+        >>> trees = [{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}]
+        >>> tree.mean(trees, torch.tensor([0.25, 0.75]))["w"].item()
+        3.0
     """
     w = weights / weights.sum()
     return map(lambda *xs: sum(wk.to(x) * x for wk, x in zip(w, xs, strict=True)), *trees)
@@ -162,6 +169,12 @@ def ravel(params: Params, batch_dims: int = 0) -> Tensor:
 
     Returns:
         A tensor […, P].
+
+    Example:
+        >>> import torch
+        >>> from consilience import tree
+        >>> tree.ravel({"w": torch.zeros(2, 3), "b": torch.zeros(3)}).shape
+        torch.Size([9])
     """
     return torch.cat([p.flatten(batch_dims) for p in params.values()], dim=-1)
 

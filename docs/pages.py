@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import api
 
-from consilience.cli.catalogue import listing, needed, settings_of
+from consilience.cli.catalogue import described, listing, needed, settings_of
 from consilience.cli.listing import FILE
 from consilience.method import Bound, Method, Needs, Private, needs, usual_rounds
 from consilience.method.declared import is_sum, knows_sites, sends_inference, shows_inputs, summation
@@ -100,8 +100,7 @@ def method_page(name: str) -> str:
     """A method's name, paper, sentence and algorithm box, what leaves a site, and its settings."""
     kind = METHODS[name]
     title, paper = citation(kind)
-    described = re.split(r"\n\n(?:Args|Attributes):\n", inspect.getdoc(kind) or "")[0]  # the settings have a table
-    sentence, _, box = described.partition("\n\n")
+    sentence, _, box = described(kind).partition("\n\n")
     rounds = f"as many as asked, {usual_rounds(kind)} by default"
     if kind.about.one_shot:
         rounds = "one"
@@ -114,6 +113,7 @@ def method_page(name: str) -> str:
         " ".join(sentence.split()),
         f"```text\n{textwrap.dedent(box)}\n```",
         "\n".join([line(["", ""]), line(["---", "---"]), *(line(fact) for fact in facts)]),
+        f"```pycon\n{example(kind)}\n```",
     ]
     if settings:
         rows = [line([f"`{path}`", f"`{default}`", meaning]) for path, default, meaning in settings]
@@ -121,6 +121,11 @@ def method_page(name: str) -> str:
         path, default, _ = next(((p, d, m) for p, d, m in settings if p.endswith("epochs")), settings[0])
         parts.append(f"On the command line, for example: `consilience run {name} --set {path}={default}`.")
     return "\n\n".join(parts) + "\n"
+
+
+def example(kind: type[Method]) -> str:
+    """The session that a method's docstring ends with."""
+    return textwrap.dedent((inspect.getdoc(kind) or "").partition("\n\nExample:\n")[2])
 
 
 def method_index() -> str:

@@ -53,6 +53,14 @@ def median(posteriors: Sequence[P], weights: Tensor) -> P:
 
     Returns:
         The medians, leaf by leaf.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.posterior import Point
+        >>> sites = [Point({"w": torch.tensor([w])}) for w in (1.0, 2.0, 900.0)]
+        >>> co.aggregation.median(sites, torch.ones(3) / 3).params["w"].item()
+        2.0
     """
 
     def middle(*leaves: Tensor) -> Tensor:
@@ -71,6 +79,14 @@ def trimmed(posteriors: Sequence[P], weights: Tensor) -> P:
 
     Returns:
         The trimmed means, leaf by leaf.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.posterior import Point
+        >>> sites = [Point({"w": torch.tensor([w])}) for w in (-900.0, 1.0, 3.0, 5.0, 900.0)]
+        >>> round(co.aggregation.trimmed(sites, torch.ones(5) / 5).params["w"].item(), 3)
+        3.0
     """
     count = len(posteriors)
     cut = 0

@@ -148,6 +148,13 @@ class Distil:
         start: Where it starts; at random where its last layer is new.
         wide: For regression: twice the outputs, a variance for every row; False: the clients' own network.
         reverse: For a student with a variance for every row: KL(student ‖ teacher) in place of KL(teacher ‖ student).
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear", inputs=20)
+        >>> student = co.aggregation.Distil(co.Adam(rate=0.01, epochs=5))
+        >>> type(co.run(co.methods.Mixture(distil=student), problem).state.posterior).__name__
+        'Point'
     """
 
     inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)

@@ -47,6 +47,11 @@ class GaussianModels:
 
     Raises:
         InputError: If scale is below 0.
+
+    Example:
+        >>> import consilience as co
+        >>> co.aggregation.Ensemble(co.aggregation.GaussianModels(scale=0.1)).models
+        GaussianModels(scale=0.1)
     """
 
     scale: float = field(default=1.0, metadata={"added": True})
@@ -71,6 +76,11 @@ class DirichletModels:
 
     Raises:
         InputError: If alpha is not above 0.
+
+    Example:
+        >>> import consilience as co
+        >>> co.aggregation.Ensemble(co.aggregation.DirichletModels(alpha=0.5)).models
+        DirichletModels(alpha=0.5)
     """
 
     alpha: float = 1.0
@@ -97,6 +107,13 @@ class Ensemble:
 
     Raises:
         InputError: If nothing is in.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear", inputs=20)
+        >>> method = co.methods.FedBE(ensemble=co.aggregation.Ensemble(samples=5))
+        >>> co.run(method, problem, rounds=1).report["rounds"]
+        1
     """
 
     models: ModelDistribution = GaussianModels()

@@ -35,6 +35,13 @@ def eaa(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         Mean and variance.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> mean, var = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [3.0]])
+        >>> [value.tolist() for value in co.aggregation.eaa(mean, var, torch.tensor([0.5, 0.5]))]
+        [[1.0], [2.0]]
     """
     return _dot(w, m), _dot(w, v)
 
@@ -49,6 +56,13 @@ def gaa(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         Mean and variance.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> mean, var = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [3.0]])
+        >>> [value.tolist() for value in co.aggregation.gaa(mean, var, torch.tensor([0.5, 0.5]))]
+        [[1.0], [1.0]]
     """
     return _dot(w, m), _dot(w**2, v)
 
@@ -77,6 +91,13 @@ def ppa(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         Mean and variance.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> mean, var = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [3.0]])
+        >>> [value.tolist() for value in co.aggregation.ppa(mean, var, torch.tensor([0.5, 0.5]))]
+        [[1.0], [3.0]]
     """
     mean = _dot(w, m)
     return mean, _dot(w, v + (m - mean) ** 2)
@@ -92,6 +113,13 @@ def cf(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         Mean and variance.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> mean, var = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [1.0]])
+        >>> [value.tolist() for value in co.aggregation.cf(mean, var, torch.tensor([0.5, 0.5]))]
+        [[1.0], [0.5]]
     """
     precision = _dot(w, 1 / v)
     return _dot(w, m / v) / precision, w.max() / precision
@@ -187,6 +215,14 @@ def merge(gaussians: Sequence[Gaussian], weights: Tensor, rule: Rule, sites: Seq
 
     Raises:
         InputError: If the clients' networks differ, or a variance is not positive.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.posterior import Gaussian
+        >>> sites = [Gaussian({"w": torch.tensor([m])}, {"w": torch.tensor([1.0])}) for m in (0.0, 2.0)]
+        >>> co.aggregation.merge(sites, torch.tensor([0.5, 0.5]), co.aggregation.eaa)
+        Gaussian(mean={'w': tensor([1.])}, var={'w': tensor([1.])})
     """
     if sites is None:
         sites = range(len(gaussians))

@@ -89,6 +89,14 @@ def cross_conformal(
 
     Raises:
         InputError: Rows are set aside, there are too few, or the score has no such sets.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> problem = co.Problem(co.datasets.moons(1500), sites=2, split="iid")
+        >>> sets = co.cross_conformal("exact", problem, level=0.9, folds=3)
+        >>> sets.predict(torch.tensor([[0.5, 0.2], [0.0, 1.0]])).shape
+        torch.Size([2, 2])
     """
     method, task, sites = ingredients(method, as_problem(task, sites), seed)
     if sites.conformal is not None:

@@ -196,6 +196,14 @@ class Effects:
         centres: The sites' intercepts; None where all share one, or where nobody knows.
         analysed: The meta-analyses by restricted likelihood with the intervals of Hartung and Knapp, at 95 %, where
             they are shown and not `by_site`.
+
+    Example:
+        >>> import consilience as co
+        >>> effects = co.run("glm", co.Problem("moons", sites=3, model="linear")).effects()
+        >>> effects.ratio, [effect.column for effect in effects.rows]
+        ('odds ratio', ['(Intercept)', 'x1', 'x2'])
+        >>> effects.to_csv().splitlines()[0].split(",")[:3]
+        ['outcome', 'column', 'level']
     """
 
     target: str
@@ -315,6 +323,12 @@ class Effects:
 
         Raises:
             InputError: It is no level.
+
+        Example:
+            >>> import consilience as co
+            >>> effects = co.run("glm", co.Problem("moons", sites=3, model="linear")).effects()
+            >>> effects.at(0.99).rows[1].low < effects.rows[1].low
+            True
         """
         if not 0 < level < 1:
             raise InputError(f"level={level:g} is not the level of an interval: give a number between 0 and 1.")
@@ -352,6 +366,12 @@ class Effects:
 
         Raises:
             InputError: pandas is not installed.
+
+        Example:
+            >>> import consilience as co
+            >>> effects = co.run("glm", co.Problem("moons", sites=3, model="linear")).effects()
+            >>> len(effects.sites_frame())
+            3
         """
         lines = [(site, *found.label, found.estimate, found.error) for site, found in self._site_lines()]
         return _frame(lines, ["site", *Label._fields, "estimate", "error"])

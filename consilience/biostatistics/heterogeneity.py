@@ -61,6 +61,12 @@ def combine(estimates: Sequence[float], errors: Sequence[float], level: float = 
 
     Returns:
         What they say together; None with fewer than two sites.
+
+    Example:
+        >>> from consilience.biostatistics.heterogeneity import combine
+        >>> found = combine([0.2, 0.4, 0.3], [0.1, 0.1, 0.1])
+        >>> round(found.mean, 3), round(found.tau, 3)
+        (0.3, 0.0)
     """
     from scipy.special import chdtrc
 

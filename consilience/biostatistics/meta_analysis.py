@@ -123,6 +123,12 @@ def meta_analyse(
 
     Raises:
         InputError: There is no such method, or the level is none.
+
+    Example:
+        >>> from consilience.biostatistics.meta_analysis import meta_analyse
+        >>> found = meta_analyse([0.2, 0.4, 0.3], [0.1, 0.1, 0.1])
+        >>> found.sites, round(found.mean, 3)
+        (3, 0.3)
     """
     from scipy import stats
 

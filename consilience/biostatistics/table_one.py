@@ -58,6 +58,12 @@ class TableOne:
         smallest: The fewest rows of a cell that is shown.
         entries: Every number.
         noise: What is promised of the noise in it, one sentence; empty where it has none.
+
+    Example:
+        >>> import consilience as co
+        >>> table = co.table_one(co.Problem("moons", sites=3, split="iid").build_sites())
+        >>> table.sites
+        ('0', '1', '2')
     """
 
     variables: tuple[Variable, ...]
@@ -254,6 +260,12 @@ def table_one(sites: Sites, smallest: int = 10) -> TableOne:
 
     Raises:
         InputError: Rows are images, or a site has too few.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.Problem("moons", sites=3, split="iid").build_sites()
+        >>> co.table_one(sites).to_csv().splitlines()[0]
+        'column,level,statistic,site,value,at_least,within'
     """
     variables = variables_of(sites)
     columns = {name: columns_of(sites, part) for name, part in zip(sites.names, all_rows(sites), strict=True)}

@@ -76,8 +76,7 @@ def method_page(name: str) -> RenderableType:
         raise unknown_name("method", name, METHODS)
     kind = METHODS[name]
     title, paper = citation(kind)
-    described, _, _ = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")  # settings have their own table
-    box = Padding(Text(textwrap.dedent(described)), (1, 2))
+    box = Padding(Text(textwrap.dedent(described(kind))), (1, 2))
     facts = Table.grid(padding=(0, 2))
     rounds = f"any number ({kind.about.rounds.usual} by default)"
     if kind.about.one_shot:
@@ -90,6 +89,11 @@ def method_page(name: str) -> RenderableType:
     for path, default, meaning in settings_of(kind()):
         settings.add_row(path, default, meaning)
     return Group(Text(title, style="bold") + Text(f"   {paper}", style="dim"), box, facts, Text(""), settings)
+
+
+def described(kind: type[Method]) -> str:
+    """A method's sentence and algorithm box; its settings have a table of their own."""
+    return re.split(r"\n\n(?:Attributes|Example):\n", inspect.getdoc(kind) or "")[0]
 
 
 def settings_of(settings: object, prefix: str = "") -> list[tuple[str, str, str]]:

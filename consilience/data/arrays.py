@@ -55,6 +55,12 @@ def from_arrays(
 
     Raises:
         InputError: Something is not a number, is missing, or does not fit the rest.
+
+    Example:
+        >>> import consilience as co
+        >>> rows = co.from_arrays([[0.1, 1.0], [0.4, 0.2], [0.9, 0.3], [0.7, 0.8]], ["no", "yes", "yes", "no"])
+        >>> rows.x.shape, rows.class_names
+        (torch.Size([4, 2]), ('no', 'yes'))
     """
     if isinstance(x, torch.utils.data.Dataset):
         x, y = _unpack(x, y)

@@ -75,6 +75,14 @@ class Dataset:
             with events, 1 or 0 where the time is censored [N, 2].
         imputations: How many times gaps are filled by draws at every site, where the method can; 0: by means.
         tokens: Whether features are token ids, whole numbers from 0 that a network looks up: they stay as they are.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> rows = co.data.Dataset("mine", torch.rand(30, 2), torch.arange(30) % 2, classes=2)
+        >>> sites = rows.split(co.splits.iid(), 3, calibration=0)
+        >>> [len(part.y) for part in sites.train]
+        [8, 8, 8]
     """
 
     name: str
@@ -166,6 +174,12 @@ class Dataset:
 
         Raises:
             InputError: An argument cannot be used, or there are too few rows.
+
+        Example:
+            >>> import consilience as co
+            >>> sites = co.datasets.moons(200).split(co.splits.iid(), 4, calibration=20)
+            >>> [len(part.y) for part in sites.train], len(sites.calibration.y)
+            ([35, 35, 35, 35], 20)
         """
         if not isinstance(split, Split):
             raise InputError(f"{split!r} is not a split: pass for example iid() or dirichlet(0.1).")

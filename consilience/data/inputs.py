@@ -32,6 +32,12 @@ def inputs_from(sites: Sites, rows: Dataset | Tensor, count: int | None = None, 
 
     Raises:
         InputError: There are fewer rows than `count`, or they cannot be brought to the shape of the sites' rows.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.Problem("moons", sites=3).build_sites()
+        >>> co.data.inputs_from(sites, co.datasets.moons(100), 20).inputs.shape
+        torch.Size([20, 2])
     """
     x = rows.x if isinstance(rows, Dataset) else rows
     if count is not None:

@@ -28,6 +28,12 @@ def map_sites(sites: Sites, feature_map: nn.Module) -> Sites:
 
     Raises:
         InputError: The map does not fit the rows.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.Problem("moons", sites=3).build_sites()
+        >>> co.data.map_sites(sites, co.models.features("fourier:50", 2)).train[0].x.shape[1]
+        50
     """
     width = width_of(feature_map, sites.features)
     frozen = freeze(feature_map)

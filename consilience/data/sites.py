@@ -29,6 +29,13 @@ class Data(NamedTuple):
         x: Features, [N, …]; whole numbers where they are token ids.
         y: Labels or targets, [N, …].
         w: 1 for a row, 0 for padding, and a weight for a pseudo-row, [N].
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> rows = co.data.Data.of(torch.zeros(5, 2), torch.zeros(5))
+        >>> float(rows.size)
+        5.0
     """
 
     x: Tensor
@@ -88,6 +95,14 @@ class Sites:
         imputations: How many times a site fills its gaps by draws; 0: gaps are filled by means.
         tokens: Whether features are token ids: whole numbers that a network looks up, and no amounts.
         drawn: The rows, with labels, that the server drew from every site's; None where it drew none.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.Problem("moons", sites=3, split="iid").build_sites()
+        >>> sites.names, sites.classes, sites.kind
+        (('0', '1', '2'), 2, 'classification')
+        >>> [len(part.y) for part in sites.test]
+        [67, 67, 66]
     """
 
     train: tuple[Data, ...]
@@ -181,6 +196,12 @@ class Sites:
 
         Returns:
             The one site. A training row that several sites have is there once.
+
+        Example:
+            >>> import consilience as co
+            >>> sites = co.Problem("moons", sites=3).build_sites()
+            >>> len(sites.train), len(sites.pooled().train)
+            (3, 1)
         """
         train = concatenate(self.train)
         if self.numbers is not None:
@@ -225,6 +246,12 @@ class Sites:
 
         Raises:
             InputError: There is no such site.
+
+        Example:
+            >>> import consilience as co
+            >>> sites = co.Problem("moons", sites=3).build_sites()
+            >>> sites.without(sites.names[0]).names
+            ('1', '2')
         """
         if name not in self.names:
             raise unknown_name("site", name, self.names)
@@ -259,6 +286,11 @@ class Sites:
 
         Raises:
             InputError: This is a regression.
+
+        Example:
+            >>> import consilience as co
+            >>> co.Problem("moons", sites=3).build_sites().label_counts().shape
+            torch.Size([3, 2])
         """
         if self.classes is None:
             raise InputError(f"{self.name} is a regression and has no labels to count.")
@@ -282,6 +314,13 @@ class Sites:
 
         Returns:
             Features of the same shape.
+
+        Example:
+            >>> import consilience as co
+            >>> import torch
+            >>> sites = co.Problem("moons", sites=3).build_sites()
+            >>> sites.scaled(torch.zeros(4, 2)).shape
+            torch.Size([4, 2])
         """
         if self.feature_shift is None or self.feature_scale is None:
             return x
@@ -295,6 +334,12 @@ class Sites:
 
         Returns:
             The sites on that scale, which knows the way back.
+
+        Example:
+            >>> import consilience as co
+            >>> sites = co.Problem("moons", sites=3).build_sites().standardised()
+            >>> round(abs(sites.pooled().train[0].x.mean().item()), 4)
+            0.0
         """
         pooled = concatenate(self.train)
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
@@ -322,6 +367,12 @@ class Sites:
 
         Returns:
             The sites with these features.
+
+        Example:
+            >>> import consilience as co
+            >>> sites = co.Problem("moons", sites=3).build_sites()
+            >>> sites.map_x(lambda x: x**2).train[0].x.min().item() >= 0
+            True
         """
         return self._map(f, _same, _same)
 
@@ -330,6 +381,12 @@ class Sites:
 
         Returns:
             SHA-256 in hexadecimal digits.
+
+        Example:
+            >>> import consilience as co
+            >>> problem = co.Problem("moons", sites=3)
+            >>> problem.build_sites(0).fingerprint() == problem.build_sites(1).fingerprint()
+            False
         """
         return self._fingerprint
 

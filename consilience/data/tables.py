@@ -103,6 +103,16 @@ def from_table(
 
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
+
+    Example:
+        >>> import consilience as co
+        >>> import polars as pl
+        >>> frame = pl.DataFrame({"age": [61, 54, 70, 48] * 20, "died": [1, 0, 1, 0] * 20})
+        >>> for ward in ("north.csv", "south.csv"):
+        ...     frame.write_csv(ward)
+        ...
+        >>> co.from_table(["north.csv", "south.csv"], target="died").names
+        ('north', 'south')
     """
     asked = _asked(
         delimiter,
@@ -185,6 +195,13 @@ def from_frame(
 
     Raises:
         InputError: A column or a cell cannot be used; the message says where it is.
+
+    Example:
+        >>> import consilience as co
+        >>> import polars as pl
+        >>> frame = pl.DataFrame({"age": [61, 54, 70, 48] * 20, "died": [1, 0, 1, 0] * 20, "ward": ["a", "b"] * 40})
+        >>> co.from_frame(frame, target="died", group="ward").names
+        ('a', 'b')
     """
     asked = _asked(None, None, missing, unknown, text, drop, categories=categories, group=group, task=task)
     reading, named = merge_reading(asked, columns)

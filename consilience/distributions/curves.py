@@ -347,6 +347,14 @@ def curve(times: Tensor, parts: Sequence[TimeSums], smallest: int = SMALLEST) ->
 
     Raises:
         InputError: There are too few sites, or too few events for a step.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.curves import curve, sum_times
+        >>> y = torch.tensor([[day, 1.0] for day in range(1, 21)])  # an event a day
+        >>> times = torch.tensor([5.0, 10.0, 15.0, 20.0])
+        >>> [round(share, 2) for share in curve(times, [sum_times(y, times)] * 3).survival.tolist()]
+        [0.75, 0.5, 0.25, 0.0]
     """
     if len(parts) < FEWEST_SITES:
         raise InputError(

@@ -39,6 +39,12 @@ def nbytes(value: Tree) -> int:
 
     Args:
         value: A payload, or any tree.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.payload import nbytes
+        >>> nbytes({"w": torch.zeros(10), "b": torch.zeros(2)})
+        48
     """
     return sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(value))
 

@@ -107,6 +107,12 @@ def decay(strength: float) -> Quadratic:
 
     Returns:
         (strength/2)‖θ‖².
+
+    Example:
+        >>> import consilience as co
+        >>> task = co.classification(co.models.linear(4, 2)).tilted(co.task.decay(0.01))
+        >>> len(task.tilts)
+        1
     """
     return Quadratic(0.0, strength)
 

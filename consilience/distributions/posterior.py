@@ -20,6 +20,12 @@ class Point(NamedTuple):
 
     Attributes:
         params: Weights by name.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.posterior import Point
+        >>> Point({"w": torch.tensor([1.0])})
+        Point(params={'w': tensor([1.])})
     """
 
     params: Params
@@ -41,6 +47,12 @@ class Gaussian(NamedTuple):
     Attributes:
         mean: Means by name.
         var: Variances by name; leaves absent from it are points.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.posterior import Gaussian
+        >>> Gaussian({"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])})._fields
+        ('mean', 'var')
     """
 
     mean: Params
@@ -85,6 +97,14 @@ def average(posteriors: Sequence[P], weights: Tensor) -> P:
 
     Returns:
         Σ wₖ θₖ / Σ wₖ.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.posterior import Point
+        >>> sites = [Point({"w": torch.tensor([w])}) for w in (1.0, 2.0)]
+        >>> co.aggregation.average(sites, torch.tensor([0.25, 0.75])).params["w"].item()
+        1.75
     """
     return cast(P, tree.mean(posteriors, weights))
 
@@ -104,6 +124,14 @@ def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dens
 
     Returns:
         Πₖ p(θ | Dₖ) / p(θ)^(K−1), renormalised.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.posterior import Dense, multiply
+        >>> values = ((1.0, 2.0), (3.0, 2.0), (0.0, 1.0))  # mean and precision of two sites, and of the prior
+        >>> first, second, prior = (Dense(torch.tensor([m]), torch.tensor([[p]])) for m, p in values)
+        >>> [round(value.item(), 3) for value in multiply([first, second], prior)[:2]]
+        [2.667, 3.0]
     """
     spare = len(factors) - 1
     if isinstance(prior, Dense):
@@ -180,6 +208,12 @@ def moments(samples: Samples) -> Gaussian:
 
     Raises:
         InputError: If there are fewer than two samples.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.posterior import Samples, moments
+        >>> moments(Samples({"w": torch.tensor([[0.0], [2.0]])})).mean["w"].tolist()
+        [1.0]
     """
     if next(iter(samples.params.values())).shape[0] < 2:
         raise InputError("A variance needs two samples a site or more: use a sampler, CyclicalSGHMC or HMC.")
@@ -218,6 +252,14 @@ def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = Non
 
     Returns:
         n samples.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.posterior import Gaussian, draw
+        >>> from consilience.key import Key
+        >>> q = Gaussian({"w": torch.zeros(3)}, {"w": torch.ones(3)})
+        >>> draw(q, Key(0), 5).params["w"].shape
+        torch.Size([5, 3])
     """
     if isinstance(gaussian, Dense):
         assert like is not None, "a dense Gaussian is unravelled by names: pass like="

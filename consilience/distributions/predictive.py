@@ -26,6 +26,12 @@ class Categorical(NamedTuple):
 
     Attributes:
         log_probs: Log-probabilities [N, C].
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> Categorical(torch.tensor([[0.25, 0.75]]).log()).probs.tolist()
+        [[0.25, 0.75]]
     """
 
     log_probs: Tensor
@@ -43,6 +49,12 @@ class Normal(NamedTuple):
         mean: [N] or [N, D], of the latent function.
         var: The variance of the latent function; [N, D, D] for full covariances between the D outputs.
         noise: The variance of the observation noise; pooled on its own and added once.
+
+    Example:
+        >>> import torch
+        >>> from consilience.distributions.predictive import Normal
+        >>> Normal(mean=torch.tensor([0.0]), var=torch.tensor([1.0]), noise=torch.tensor([3.0])).total.tolist()
+        [4.0]
     """
 
     mean: Tensor
@@ -89,6 +101,14 @@ def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
 
     Returns:
         Σₖ wₖ pₖ; for Normals the one Normal with the mixture's mean and variance.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> parts = [Categorical(torch.tensor([row]).log()) for row in ([0.9, 0.1], [0.5, 0.5])]
+        >>> [round(p, 3) for p in co.aggregation.mixture(parts, torch.tensor([0.5, 0.5])).probs[0].tolist()]
+        [0.7, 0.3]
     """
     w = weights / weights.sum()
     if isinstance(parts[0], Categorical):
@@ -117,6 +137,14 @@ def product(
 
     Returns:
         Πₖ pₖ^βₖ · prior^(1 − Σβₖ), renormalised.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> part, prior = (Categorical(torch.tensor([row]).log()) for row in ([0.9, 0.1], [0.5, 0.5]))
+        >>> [round(p, 3) for p in co.aggregation.product([part, part], prior).probs[0].tolist()]
+        [0.988, 0.012]
     """
     b = powers
     if b is None:
@@ -246,6 +274,14 @@ def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
 
     Returns:
         p^β q^(1−β), renormalised.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p, q = (Categorical(torch.tensor([row]).log()) for row in ([0.9, 0.1], [0.5, 0.5]))
+        >>> [round(share, 3) for share in co.aggregation.geometric(1.0, p, q).probs[0].tolist()]
+        [0.9, 0.1]
     """
     if isinstance(p, Categorical):
         assert isinstance(q, Categorical)
@@ -271,6 +307,14 @@ def tempered(p: Distribution, t: float) -> Distribution:
 
     Returns:
         p^(1/t), renormalised; for a Normal the observation's variance is multiplied by t.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.9, 0.1]]).log())
+        >>> [round(share, 2) for share in co.aggregation.tempered(p, 2.0).probs[0].tolist()]
+        [0.75, 0.25]
     """
     if isinstance(p, Categorical):
         return Categorical(log_softmax(p.log_probs / t))

@@ -74,6 +74,12 @@ class Isotropic:
 
     Attributes:
         var: The variance of every weight.
+
+    Example:
+        >>> import consilience as co
+        >>> from consilience.distributions.prior import Isotropic
+        >>> co.classification(co.models.linear(2, 2), prior=Isotropic(0.1)).prior
+        Isotropic(var=0.1)
     """
 
     var: float = 1.0
@@ -103,7 +109,14 @@ class Isotropic:
 
 @dataclass(frozen=True)
 class Flat:
-    """Nothing is preferred: for distillation, where the teacher is all there is, or where a tilt is the prior."""
+    """Nothing is preferred: for distillation, where the teacher is all there is, or where a tilt is the prior.
+
+    Example:
+        >>> import consilience as co
+        >>> from consilience.distributions.prior import Flat
+        >>> co.classification(co.models.linear(2, 2), prior=Flat()).prior
+        Flat()
+    """
 
     def log_density(self, params: Params) -> Tensor:
         """Return 0."""

@@ -35,6 +35,15 @@ def ask(pooled: Pooled, draws: int = 2000, seed: int = 0) -> xarray.Dataset:
 
     Returns:
         Parameters as the sites have them, with the log-density of the proposals as the variable `log_density`.
+
+    Example:
+        >>> import consilience as co
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> sites = [co.draws.read({"beta": rng.normal(m, 1.0, (4, 250))}, f"site {m}") for m in (0, 1)]
+        >>> pooled = co.draws.pool(sites, prior={"beta": "normal(0, 10)"}, draws=100)
+        >>> co.draws.ask(pooled, draws=50)["beta"].size
+        50
     """
     u, density = propose(pooled.moments, draws, Key(seed))
     asked = pooled.space.dataset(u)

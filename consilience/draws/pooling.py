@@ -179,6 +179,15 @@ def pool(
 
     Raises:
         InputError: The draws cannot be pooled.
+
+    Example:
+        >>> import consilience as co
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> sites = [co.draws.read({"beta": rng.normal(m, 1.0, (4, 250))}, f"site {m}") for m in (0, 1)]
+        >>> pooled = co.draws.pool(sites, prior={"beta": "normal(0, 10)"}, draws=100)
+        >>> pooled.sites, pooled.posterior["beta"].size
+        (('site 0', 'site 1'), 100)
     """
     read_in = [site if isinstance(site, Moments) else read(site) for site in sites]
     heard = _named(read_in)

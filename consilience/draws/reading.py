@@ -88,6 +88,14 @@ def read(source: Any, name: str | None = None, group: str = POSTERIOR) -> Draws:
 
     Raises:
         InputError: There are none, or they cannot be pooled.
+
+    Example:
+        >>> import consilience as co
+        >>> import numpy as np
+        >>> draws = np.random.default_rng(0).normal(size=(4, 100))
+        >>> site = co.draws.read({"beta": draws}, "north")
+        >>> site.name, site.chains, site.count
+        ('north', 4, 400)
     """
     xarray = load_xarray()
     if isinstance(source, Draws):

@@ -122,6 +122,15 @@ def summarise(features: Callable[[Tensor], Tensor], data: Data, classes: int | N
 
     Returns:
         The sums, in double precision.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.glm.sums import add, summarise
+        >>> sites = co.Problem("moons", sites=2).build_sites()
+        >>> total = add([summarise(lambda x: x, part, 2) for part in sites.train])
+        >>> total.features
+        3
     """
     sums: Sums | None = None
     for part in in_chunks(data):

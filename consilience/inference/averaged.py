@@ -45,6 +45,13 @@ class VariationalGaussian:
     Attributes:
         mode: how the mode is found
         steps: at most so many
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.GaussianProduct(inference=co.inference.VariationalGaussian(steps=5)), problem)
+        >>> type(result.replies[0].payload).__name__
+        'Dense'
     """
 
     moves_statistics: ClassVar[bool] = True

@@ -58,6 +58,13 @@ class DPSGD:
         rate: step size on the mean loss
         momentum: share of the last step that goes on
         rounds: over which ε is spent; None: as many as the run or the study has
+
+    Example:
+        >>> import consilience as co
+        >>> inference = co.inference.DPSGD(epsilon=3.0, delta=1e-3, steps=20)
+        >>> problem = co.Problem(co.datasets.moons(300), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedAvg(inference=inference), problem, rounds=1).report["rounds"]
+        1
     """
 
     epsilon: float = 3.0

@@ -59,6 +59,14 @@ class HMC:
         spread: deviation added to every start
         jitter: share by which ε varies from proposal to proposal, against periodic paths (Neal, §5.4.2.2)
         aim: acceptance that ε is tuned to while burning; 0: ε stays as given
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(100), sites=2, split="iid", model="linear")
+        >>> inference = co.HMC(burn=10, samples=3, every=1, leapfrogs=3, chains=2)
+        >>> result = co.run(co.methods.Mixture(inference=inference), problem)
+        >>> len(result.replies[0].payload.params["0.bias"])
+        6
     """
 
     rate: float = 1e-2

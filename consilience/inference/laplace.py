@@ -91,6 +91,13 @@ class Laplace:
         curvature: `ggn`, or `fisher`, which is cheaper by a factor of the number of outputs
         dense: the whole matrix H, for small models
         batch: rows whose curvature is held in memory at a time
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.GaussianProduct(inference=co.Laplace()), problem)
+        >>> type(result.replies[0].payload).__name__
+        'Gaussian'
     """
 
     moves_statistics: ClassVar[bool] = True

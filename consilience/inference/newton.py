@@ -27,6 +27,13 @@ class Newton:
     Attributes:
         steps: at most so many; a convex problem needs about six
         halvings: how often a step may be halved
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> inference = co.Laplace(mode=co.inference.Newton())
+        >>> len(co.run(co.methods.GaussianProduct(inference=inference), problem).replies)
+        3
     """
 
     all_rows: ClassVar[bool] = True

@@ -63,6 +63,14 @@ class Descent:
     Attributes:
         rate: ε, the step size
         momentum: m, the share of the last step that goes on
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> optimiser = co.inference.Descent(rate=0.5)
+        >>> weights = torch.tensor([1.0])
+        >>> optimiser.step(weights, torch.tensor([0.4]), optimiser.init(weights), 0.5)[0]
+        tensor([0.8000])
     """
 
     rate: float = 0.1

@@ -36,6 +36,13 @@ class SGD:
         fewest: passes are drawn from fewest … epochs for every client and round; None: always epochs
         augment: changes every batch's inputs, for example CropAndFlip()
         shuffle: whether every pass has an order of its own; otherwise all have that of the rows
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> method = co.methods.FedAvg(inference=co.SGD(rate=0.1, epochs=2))
+        >>> co.run(method, problem, rounds=2).metrics["accuracy"] > 0.7
+        False
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -112,6 +119,13 @@ class Adam:
         fewest: passes are drawn from fewest … epochs for every client and round; None: always epochs
         augment: changes every batch's inputs, for example CropAndFlip()
         shuffle: whether every pass has an order of its own; otherwise all have that of the rows
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> method = co.methods.FedAvg(inference=co.Adam(rate=0.05, epochs=2))
+        >>> co.run(method, problem, rounds=2).metrics["accuracy"] > 0.7
+        True
     """
 
     moves_statistics: ClassVar[bool] = True

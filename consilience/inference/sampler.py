@@ -38,6 +38,13 @@ class Sampler:
         cycles: how often the rate begins again; None: as suits the model
         samples: samples taken in a cycle; None: as suits the model
         pace: factor of the rate that suits the model
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.Mixture(inference=co.Sampler(epochs=10)), problem)
+        >>> len(result.state.posteriors)
+        3
     """
 
     moves_statistics: ClassVar[bool] = True

@@ -20,6 +20,11 @@ def constant(progress: float | Tensor) -> float | Tensor:
 
     Returns:
         The factor of the rate.
+
+    Example:
+        >>> import consilience as co
+        >>> co.inference.constant(0.3)
+        1.0
     """
     return 1.0
 
@@ -32,6 +37,11 @@ def cosine(progress: float | Tensor) -> float | Tensor:
 
     Returns:
         The factor of the rate.
+
+    Example:
+        >>> import consilience as co
+        >>> [round(co.inference.cosine(t), 2) for t in (0.0, 0.5, 1.0)]
+        [1.0, 0.5, 0.0]
     """
     angle = math.pi * progress
     if isinstance(angle, Tensor):
@@ -47,6 +57,11 @@ def stepwise(progress: float | Tensor) -> float | Tensor:
 
     Returns:
         The factor of the rate.
+
+    Example:
+        >>> import consilience as co
+        >>> [round(float(co.inference.stepwise(t)), 2) for t in (0.0, 0.4, 0.7)]
+        [1.0, 0.1, 0.01]
     """
     share = torch.as_tensor(progress)
     return torch.where(share >= 0.6, 0.01, torch.where(share >= 0.3, 0.1, torch.ones_like(share)))

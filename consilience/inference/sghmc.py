@@ -39,6 +39,14 @@ class CyclicalSGHMC:
         batch: rows a step
         temperature: T; 0: no noise at all
         shuffle: whether every pass has an order of its own; otherwise all have that of the rows
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> inference = co.CyclicalSGHMC(epochs=10, cycles=2, samples=2, keep=3)
+        >>> result = co.run(co.methods.Mixture(inference=inference), problem)
+        >>> len(result.replies[0].payload.params["0.bias"])
+        3
     """
 
     moves_statistics: ClassVar[bool] = True

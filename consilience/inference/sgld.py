@@ -31,6 +31,13 @@ class SGLD:
         every: epochs between samples
         batch: rows a step
         temperature: 1: the posterior; 0: optimisation
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.Mixture(inference=co.SGLD(epochs=20, burn=10, every=5)), problem)
+        >>> len(result.replies[0].payload.params["0.bias"])
+        2
     """
 
     moves_statistics: ClassVar[bool] = True

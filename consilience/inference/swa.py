@@ -39,6 +39,13 @@ class SWA:
         epochs: passes over the rows
         batch: rows a step
         augment: changes every batch's inputs, for example CropAndFlip()
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> inference = co.inference.SWA(epochs=3, begin=1, every=1, batch=20)
+        >>> co.run(co.methods.FedAvg(inference=inference), problem, rounds=1).report["rounds"]
+        1
     """
 
     moves_statistics: ClassVar[bool] = True

@@ -33,6 +33,13 @@ class SWAG:
         every: epochs between snapshots
         batch: rows a step
         floor: smallest log σ²
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.Mixture(inference=co.SWAG(epochs=6, burn=3)), problem)
+        >>> type(result.replies[0].payload).__name__
+        'Gaussian'
     """
 
     moves_statistics: ClassVar[bool] = True

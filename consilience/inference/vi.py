@@ -50,6 +50,14 @@ class MeanField:
         weight_decay: λ of (λ/2)‖·‖² on means and log-variances, added to the mean loss
         schedule: factor of the rate over a client's training
         variant: 'printed' or 'ozer2022'
+
+    Example:
+        >>> import consilience as co
+        >>> network = co.models.variational(co.models.mlp(2, 2, hidden=(5,)))
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model=network)
+        >>> method = co.methods.VariationalAveraging(inference=co.MeanField(epochs=2))
+        >>> co.run(method, problem, rounds=1).report["rounds"]
+        1
     """
 
     moves_statistics: ClassVar[bool] = True

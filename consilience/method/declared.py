@@ -47,13 +47,25 @@ def kind_of(method: Method | type[Method]) -> type[Method]:
 
 
 def name(method: Method | type[Method]) -> str:
-    """Name a method as the command line does."""
+    """Name a method as the command line does.
+
+    Example:
+        >>> import consilience as co
+        >>> co.method.name(co.methods.BetaPredictiveBayes)
+        'beta'
+    """
     kind = kind_of(method)
     return kind.about.name or kind.__name__.lower()
 
 
 def needs(method: Method) -> set[Needs]:
-    """List all that a method wants to see at the server, as it is set: for itself, its inner method, its student."""
+    """List all that a method wants to see at the server, as it is set: for itself, its inner method, its student.
+
+    Example:
+        >>> import consilience as co
+        >>> sorted(need.value for need in co.method.needs(co.methods.FedBE()))
+        ['inputs', 'nothing']
+    """
     wanted = {method.about.needs}
     if shows_inputs(method) or method.distil:
         wanted.add(Needs.INPUTS)
@@ -81,6 +93,11 @@ def usual_rounds(method: Method | type[Method], private: bool = False) -> int:
     Args:
         method: The method, or its class.
         private: Whether its private form is meant; a method with the setting `privacy` has it in any case.
+
+    Example:
+        >>> import consilience as co
+        >>> co.method.usual_rounds(co.methods.FedAvg), co.method.usual_rounds(co.methods.ExactPooling)
+        (10, 1)
     """
     private = private or method.privacy is not None
     if private and private_rounds(method):

@@ -84,6 +84,11 @@ def method(text: str) -> Method:
 
     Raises:
         InputError: There is no method of that name.
+
+    Example:
+        >>> import consilience as co
+        >>> co.methods.method("fedprox").mu
+        0.01
     """
     return METHODS[known_method(text)]()
 

@@ -32,6 +32,12 @@ class BCM(Pooling, BatchNormed, Multiplied, Method):
         inference: How a client samples.
         powers: None: all 1; `shared`: 1/K; `robust`: the entropy that a client's rows removed.
         distil: How the server trains one student; None: keep the ensemble.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> len(co.run(co.methods.BCM(), problem).replies)
+        3
     """
 
     about = About(

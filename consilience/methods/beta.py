@@ -71,6 +71,12 @@ class BetaPredictiveBayes(Pooling, Tunable, Releasable, Diagnosed, BatchNormed, 
         distil: How the server trains one student; None: keep the ensemble.
         fit: How β is chosen: "optimum"; or "adam", ten passes of Adam from ½ as in the authors' program, which on a
             few hundred rows end near where they begin.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> 0 <= co.run(co.methods.BetaPredictiveBayes(), problem).state.beta <= 1
+        True
     """
 
     about = About(

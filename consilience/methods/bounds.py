@@ -26,6 +26,12 @@ class LocalOnly(BatchNormed, Bound):
 
     Attributes:
         inference: How a client infers.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.LocalOnly(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(
@@ -65,6 +71,12 @@ class ServerOnly(BatchNormed, Bound):
 
     Attributes:
         inference: How the server infers: few rows need many passes.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.ServerOnly(), problem).report["rows"]["calibration"]
+        30
     """
 
     about = About(
@@ -99,6 +111,12 @@ class Centralised(BatchNormed, Bound):
 
     Attributes:
         inference: How the one client infers.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.Centralised(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(

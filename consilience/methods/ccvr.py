@@ -59,6 +59,12 @@ class CCVR(BatchNormed, Method):
         before: Rounds of federated averaging.
         draws: M, features drawn of each class.
         refit: How the server fits the last layer.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid")
+        >>> co.run(co.methods.CCVR(inference=co.SGD(epochs=1)), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(

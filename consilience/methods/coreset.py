@@ -48,6 +48,14 @@ class CoresetFL(Reusable, Diagnosed, Method):
         learn: How a client learns its coreset.
         downstream: How the server infers on the union: SGD, Adam, HMC or any other.
         mass: How many rows the union counts for; None: as many as the sites have.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> small = co.inference.BPCfKL(rows=4, trajectories=1, steps=10, updates=2, data_steps=5, coreset_steps=5)
+        >>> result = co.run(co.methods.CoresetFL(learn=small, downstream=co.SGD(epochs=5)), problem)
+        >>> len(result.replies)
+        3
     """
 
     about = About(

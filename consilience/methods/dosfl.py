@@ -42,6 +42,13 @@ class DOSFL(Validated, Method):
 
     Attributes:
         learn: How a client distils.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> short = co.inference.Distillation(steps=2, updates=3)
+        >>> len(co.run(co.methods.DOSFL(learn=short), problem).replies)
+        3
     """
 
     about = About(sends="learned pseudo-rows and the steps to take on them", rounds=ONE_SHOT)

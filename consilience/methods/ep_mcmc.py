@@ -35,6 +35,12 @@ class EPMCMC(Multiplied, Method):
         fit: `moments`: diagonal, for networks; `dense_moments`: full covariances, for small models.
         draws: M, the members that predict.
         sweeps: How many sweeps precede a draw from the product of kernel densities; 0: Gaussians, by `fit`.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> type(co.run(co.methods.EPMCMC(), problem).state.posterior).__name__
+        'Samples'
     """
 
     about = About(

@@ -80,6 +80,12 @@ class EvidencePooling(Pooling, Tunable, Releasable, Diagnosed, BatchNormed, Meth
         penalty: λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated for each input.
         exponent: α: how much more a class seen more often counts.
         distil: How the server trains one student; None: keep the ensemble.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.EvidencePooling(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(

@@ -69,6 +69,12 @@ class EvidenceLogits(Summable, BatchNormed, Method):
         penalty: λ, as in evidence pooling.
         exponent: α, as in evidence pooling.
         distil: How the server trains the student.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear", inputs=20)
+        >>> len(co.run(co.methods.EvidenceLogits(), problem).replies)
+        3
     """
 
     about = About(

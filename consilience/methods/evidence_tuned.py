@@ -37,6 +37,12 @@ class EvidenceTuned(Pooling, Validated, Releasable, Diagnosed, BatchNormed, Meth
         inference: How a client infers.
         exponent: α, as in evidence pooling.
         aside: Share of a client's rows to choose by.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.EvidenceTuned(), problem).report["rounds"]
+        2
     """
 
     about = About(

@@ -80,6 +80,12 @@ class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
         floor: Of the usual head for classes: see `OneHot`.
         rates: Likewise.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem("moons", sites=2, split="iid")
+        >>> co.run(co.methods.ExactPooling(), problem).metrics["accuracy"] > 0.8
+        True
     """
 
     about = About(

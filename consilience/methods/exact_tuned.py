@@ -73,6 +73,12 @@ class ExactTuned(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed
             for classes. They use the same sums.
         wire: The precision in which sums are sent: float64, float32 or float16.
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem("moons", sites=2, split="iid")
+        >>> co.run(co.methods.ExactTuned(), problem).report["rounds"]
+        2
     """
 
     about = About(

@@ -37,6 +37,12 @@ class FedBE(Pooling, Diagnosed, BatchNormed, Method):
         sharpen: s, for classes; 2 as the paper's text and program have it, 1 leaves the pseudo-labels as they are.
         distil: How the server trains one student; None: keep the ensemble, and go on from θ̄.
         monitor: Whether to score ensemble and student, or average, side by side in every round.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear", inputs=20)
+        >>> co.run(co.methods.FedBE(), problem, rounds=1).report["rounds"]
+        1
     """
 
     inner: Method = FedAvg()

@@ -56,6 +56,12 @@ class FedKT(Pooling, ShowsInputs, BatchNormed, Method):
         distil: How the server trains one student; None: keep the votes.
         teachers: T, the teachers of each model at the client, the paper's inner tier; from 2 on the server's inputs are
             sent to the clients. 1 leaves the tier out, as the program of Hasan 2023 does.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear", inputs=20)
+        >>> len(co.run(co.methods.FedKT(), problem).replies)
+        3
     """
 
     about = About(sends="the weights of a few models", tasks=("classification",), rounds=ONE_SHOT)

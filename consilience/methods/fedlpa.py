@@ -33,6 +33,12 @@ class FedLPA(BatchNormed, Method):
     Attributes:
         inference: How a client trains.
         ridge: λ, the precision that each row gives to each weight beside the curvature.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedLPA(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(

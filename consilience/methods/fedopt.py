@@ -36,6 +36,12 @@ class FedAdam(Summable, BatchNormed, Method):
         tau: τ, the adaptivity.
         rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
             `median` or `trimmed`, which no single client decides.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedAdam(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(
@@ -87,6 +93,12 @@ class FedAvgM(Summable, BatchNormed, Method):
         momentum: m, how much of the last step is kept.
         rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
             `median` or `trimmed`, which no single client decides.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedAvgM(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(
@@ -140,6 +152,12 @@ class FedYogi(Summable, BatchNormed, Method):
         rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
             `median` or `trimmed`, which no single client decides.
         start: Where v starts; None: at τ², as in the paper. The released program of Hasan 2023 starts at 0.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedYogi(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(

@@ -35,6 +35,12 @@ class FedOV(Pooling, BatchNormed, Method):
     Attributes:
         inference: How a client trains.
         outliers: How many outliers there are for each row.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> len(co.run(co.methods.FedOV(), problem).replies)
+        3
     """
 
     about = About(

@@ -51,6 +51,12 @@ class FedPA(Summable, Method):
         optimiser: The server's step.
         remembered: M, the newest samples of all rounds that a client takes together, as the released program of Hasan
             2023 does; 0: those of this round alone.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedPA(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(sends="one vector as long as its weights", reply=ReplyKind.MEAN)

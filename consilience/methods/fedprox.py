@@ -31,6 +31,12 @@ class FedProx(Summable, BatchNormed, Method):
         squared: Whether the distance is squared; False: μ‖θₖ − θ‖, as Hasan 2023 prints it.
         rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
             `median` or `trimmed`, which no single client decides.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedProx(mu=0.1), problem, rounds=2).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(tasks=("classification", "regression", "counts"), reply=ReplyKind.WEIGHTS)

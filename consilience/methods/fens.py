@@ -64,6 +64,12 @@ class FENS(Pooling, BatchNormed, Method):
         inference: How a client trains its model.
         light: How a client trains the aggregator in one round.
         hidden: How many units the aggregator has.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FENS(), problem, rounds=3).report["rounds"]
+        3
     """
 
     about = About(

@@ -54,6 +54,12 @@ class FisherMerging(BatchNormed, Method):
 
     Attributes:
         inference: How a client trains.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FisherMerging(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(
@@ -90,6 +96,12 @@ class FedFisher(BatchNormed, Method):
     Attributes:
         inference: How a client trains.
         damping: What holds θ where no rows have looked, in units of a layer's mean curvature.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.FedFisher(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(

@@ -52,6 +52,13 @@ class GaussianProduct(OnColumns, Summable, Private, Imputable, BatchNormed, Meth
         cap: How many times the median client's claim a client may claim to know, above which its likelihood is
             tempered; 0: no cap.
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem("moons", sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.GaussianProduct(), problem)
+        >>> type(result.state.posterior).__name__, result.metrics["accuracy"] > 0.7
+        ('Gaussian', True)
     """
 
     about = About(

@@ -124,6 +124,12 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Metho
         compare: Whether sites send their own fits, by which the table of effects says how much sites differ.
         centre: Intercepts of the effects: None, one for all; `fixed`, a free one a site; `random`, normal about the
             common one. Predictions are by one for all, as a new site's own is not known.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem("moons", sites=3, model="linear")
+        >>> [effect.column for effect in co.run(co.methods.GLM(), problem).effects().rows]
+        ['(Intercept)', 'x1', 'x2']
     """
 
     about = About(

@@ -102,6 +102,13 @@ class Hierarchical(OnFeatures, Personal, Validated, Releasable, Imputable, Diagn
         tables: How many times.
         averaged: Whether a client's gradient and curvature are averages over its posterior, for classes: at the mode
             alone few rows are taken for more than they say, and sites for more alike than they are.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.Hierarchical(tau=0.5), problem)
+        >>> len(result.replies)
+        3
     """
 
     about = About(

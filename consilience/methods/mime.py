@@ -49,6 +49,12 @@ class Mime(Summable, BatchNormed, Method):
         optimiser: Whose steps the clients mimic.
         epochs: Passes over the client's rows.
         batch: Rows a step.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.Mime(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(
@@ -105,6 +111,12 @@ class MimeLite(Summable, BatchNormed, Method):
         optimiser: Whose steps the clients mimic.
         epochs: Passes over the client's rows.
         batch: Rows a step.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.MimeLite(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(

@@ -27,6 +27,13 @@ class Mixture(Pooling, BatchNormed, Method):
     Attributes:
         inference: How a client samples.
         distil: How the server trains one student; None: keep the ensemble.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> result = co.run(co.methods.Mixture(), problem)
+        >>> len(result.state.posteriors), result.metrics["accuracy"] > 0.7
+        (3, True)
     """
 
     about = About(

@@ -28,6 +28,12 @@ class OneShotFL(Pooling, BatchNormed, Method):
     Attributes:
         inference: How a client trains.
         distil: How the server trains one student; None: keep the ensemble.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear", inputs=20)
+        >>> len(co.run(co.methods.OneShotFL(), problem).replies)
+        3
     """
 
     about = About(name="oneshot", rounds=ONE_SHOT, reply=ReplyKind.POSTERIOR)

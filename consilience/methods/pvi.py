@@ -54,6 +54,12 @@ class PVI(Summable, Validated, BatchNormed, Method):
         inference: How a client fits.
         damping: ρ; None: 1 / number of clients, which is safe; 1 is exact on conjugate models.
         dense: Whether to send full covariances, with an inference that gives them.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.PVI(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(

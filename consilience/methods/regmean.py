@@ -28,6 +28,12 @@ class RegMean(BatchNormed, Method):
     Attributes:
         inference: How a client trains.
         off_diagonal: α, how much of the moments off the diagonal is kept.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.RegMean(), problem).metrics["accuracy"] > 0.7
+        True
     """
 
     about = About(

@@ -46,6 +46,12 @@ class Scaffold(Summable, BatchNormed, Method):
     Attributes:
         inference: How a client trains; momentum m widens its steps by 1 / (1 − m).
         rate: η, the server's step.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+        >>> co.run(co.methods.Scaffold(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(sends="its weights and the change of its control variate", reply=ReplyKind.MEAN)

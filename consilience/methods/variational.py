@@ -51,6 +51,13 @@ class VariationalAveraging(Summable, Diagnosed, BatchNormed, Method):
         equal: Whether every client counts the same (FVBA).
         population: Draws of the population of eq. 7, with the rule `ppa`; 0: its exact moments.
         variant: `printed`, or `ozer2022`: the released program's clamped sums.
+
+    Example:
+        >>> import consilience as co
+        >>> network = co.models.variational(co.models.mlp(2, 2, hidden=(5,)))
+        >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model=network)
+        >>> co.run(co.methods.VariationalAveraging(), problem, rounds=2).report["rounds"]
+        2
     """
 
     about = About(

@@ -89,6 +89,14 @@ def ece(p: Categorical, y: Tensor, bins: int = BINS) -> float:
 
     Returns:
         The mean gap between top-label confidence and accuracy.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2]]).expand(5, 2).log())
+        >>> round(co.metrics.ece(p, torch.tensor([0, 0, 0, 0, 1])), 3)
+        0.0
     """
     p, y = align(p, y)
     return float(gaps(top_label(p, bins), y, once(y))[0])
@@ -155,6 +163,15 @@ def reliability(p: Categorical, y: Tensor, bins: int = BINS) -> list[Bin]:
 
     Returns:
         The bins, from the lowest confidence up.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2]]).expand(5, 2).log())
+        >>> bins = co.metrics.reliability(p, torch.tensor([0, 0, 0, 0, 1]))
+        >>> [(bin.count, round(bin.accuracy, 2)) for bin in bins if bin.count]
+        [(5, 0.8)]
     """
     p, y = align(p, y)
     (view,) = top_label(p, bins)
@@ -254,6 +271,11 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
     Returns:
         Its ends, between 0 and 1.
+
+    Example:
+        >>> import consilience as co
+        >>> [round(end, 3) for end in co.metrics.wilson(0.9, 100)]
+        [0.826, 0.945]
     """
     centre = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
@@ -274,6 +296,17 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
 
     Raises:
         InputError: If there are more classes than two.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> share = torch.tensor([0.2, 0.8]).repeat(50)
+        >>> p = Categorical(torch.stack([1 - share, share], 1).log())
+        >>> y = torch.cat([torch.tensor([0, 1]).repeat(40), torch.tensor([1, 0]).repeat(10)])
+        >>> intercept, slope = co.metrics.intercept_and_slope(p, y)
+        >>> round(slope.value, 2)
+        1.0
     """
     p, y = align(p, y)
     if p.log_probs.shape[1] != 2:
@@ -326,6 +359,14 @@ def coverage(p: Normal | Counts, y: Tensor, level: float = 0.95) -> float:
 
     Returns:
         The share of targets that lie within.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Normal
+        >>> p = Normal(torch.zeros(4), torch.zeros(4), torch.ones(4))
+        >>> co.metrics.coverage(p, torch.tensor([0.0, 1.0, -1.0, 3.0]), level=0.95)
+        0.75
     """
     p, y = align(p, y)
     return float(inside(p, y, level).mean())

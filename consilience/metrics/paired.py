@@ -58,6 +58,12 @@ def difference(a: Sequence[float], b: Sequence[float], overlap: float = 0.0) -> 
 
     Raises:
         InputError: If seeds are missing, or scores are not finite.
+
+    Example:
+        >>> import consilience as co
+        >>> found = co.metrics.difference([0.31, 0.35, 0.33], [0.36, 0.41, 0.40])
+        >>> round(found.mean, 3)
+        -0.06
     """
     if len(a) != len(b) or len(a) == 0:
         raise InputError(
@@ -101,6 +107,11 @@ def holm(ps: Sequence[float]) -> list[float]:
 
     Returns:
         The adjusted ones, in the same order.
+
+    Example:
+        >>> import consilience as co
+        >>> co.metrics.holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
     """
     adjusted = [0.0] * len(ps)
     running = 0.0

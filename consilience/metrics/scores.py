@@ -56,6 +56,14 @@ def scores(p: Distribution, y: Tensor) -> dict[str, float]:
 
     Returns:
         The scores by name; one that is undefined on these rows is left out.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Normal
+        >>> p = Normal(torch.zeros(4), torch.zeros(4), torch.ones(4))
+        >>> sorted(co.metrics.scores(p, torch.zeros(4)))
+        ['coverage50', 'coverage80', 'coverage95', 'crps', 'nll', 'rmse', 'sharpness']
     """
     p, y = align(p, y)
     values = each(table(p), p, y, once(y))
@@ -78,6 +86,15 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
 
     Returns:
         The intervals by the scores' names.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2]]).expand(10, 2).log())
+        >>> low, high = co.metrics.intervals(p, torch.arange(10) % 2, resamples=50)["accuracy"]
+        >>> low < 0.5 < high
+        True
     """
     if not isinstance(p, Categorical):
         numbers, y = align(p, y)

@@ -22,12 +22,30 @@ from consilience.metrics.events import mean_over as _mean
 
 
 def accuracy(p: Categorical, y: Tensor) -> float:
-    """Compute the share of rows whose most probable class is right."""
+    """Compute the share of rows whose most probable class is right.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2], [0.4, 0.6]]).log())
+        >>> co.metrics.accuracy(p, torch.tensor([0, 0]))
+        0.5
+    """
     return _single("accuracy", p, y)
 
 
 def balanced_accuracy(p: Categorical, y: Tensor) -> float:
-    """Compute the accuracy of each class that occurs, averaged over these classes."""
+    """Compute the accuracy of each class that occurs, averaged over these classes.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2], [0.7, 0.3], [0.9, 0.1], [0.4, 0.6]]).log())
+        >>> co.metrics.balanced_accuracy(p, torch.tensor([0, 0, 1, 1]))
+        0.75
+    """
     return _single("balanced_accuracy", p, y)
 
 
@@ -36,6 +54,14 @@ def nll(p: Distribution, y: Tensor) -> float:
 
     Returns:
         Nats; infinite where a label was impossible.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log())
+        >>> round(co.metrics.nll(p, torch.tensor([0, 1])), 4)
+        0.6931
     """
     return _single("nll", p, y)
 
@@ -45,6 +71,14 @@ def brier(p: Categorical, y: Tensor) -> float:
 
     Returns:
         The score, from 0 to 2.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2], [0.4, 0.6]]).log())
+        >>> round(co.metrics.brier(p, torch.tensor([0, 1])), 3)
+        0.2
     """
     return _single("brier", p, y)
 
@@ -54,6 +88,14 @@ def auroc(p: Categorical, y: Tensor) -> float:
 
     Returns:
         The area; NaN where all rows are of one class.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> p = Categorical(torch.tensor([[0.8, 0.2], [0.4, 0.6], [0.3, 0.7]]).log())
+        >>> co.metrics.auroc(p, torch.tensor([0, 1, 1]))
+        1.0
     """
     return _single("auroc", p, y)
 
@@ -63,6 +105,14 @@ def rmse(p: Normal, y: Tensor) -> float:
 
     Returns:
         The error, in the target's units.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Normal
+        >>> p = Normal(torch.tensor([1.0, 2.0]), torch.zeros(2), torch.ones(2))
+        >>> round(co.metrics.rmse(p, torch.tensor([1.0, 4.0])), 3)
+        1.414
     """
     return _single("rmse", p, y)
 
@@ -72,6 +122,14 @@ def crps(p: Normal, y: Tensor) -> float:
 
     Returns:
         The score, in the target's units.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Normal
+        >>> p = Normal(torch.tensor([0.0]), torch.tensor([0.0]), torch.tensor([1.0]))
+        >>> round(co.metrics.crps(p, torch.tensor([0.0])), 3)
+        0.234
     """
     return _single("crps", p, y)
 
@@ -84,6 +142,14 @@ def sharpness(p: Normal, y: Tensor) -> float:
 
     Returns:
         The deviation, in the target's units.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Normal
+        >>> p = Normal(torch.zeros(2), torch.zeros(2), torch.full((2,), 4.0))
+        >>> co.metrics.sharpness(p, torch.zeros(2))
+        2.0
     """
     return _single("sharpness", p, y)
 

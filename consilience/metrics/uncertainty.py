@@ -47,6 +47,15 @@ def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Unc
 
     Raises:
         InputError: If a site has no weight or no member.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> from consilience.distributions.predictive import Categorical
+        >>> one, other = (Categorical(torch.tensor([row]).log()) for row in ([0.9, 0.1], [0.1, 0.9]))
+        >>> found = co.metrics.decompose([[one], [other]], torch.tensor([0.5, 0.5]))
+        >>> bool(found.disagreement > found.aleatoric)
+        True
     """
     if len(members) != len(weights) or not all(members):
         raise InputError(

@@ -110,6 +110,11 @@ def model(
 
     Raises:
         InputError: If there is no such network, its factory cannot be used, or the map does not fit the rows.
+
+    Example:
+        >>> import consilience as co
+        >>> sum(p.numel() for p in co.models.model("mlp", 2, 3).parameters())
+        10703
     """
     if feature_map is not None:
         return on_features(feature_map, model(name, width_of(feature_map, features), outputs))

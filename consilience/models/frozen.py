@@ -90,6 +90,12 @@ def freeze(map_: nn.Module) -> nn.Module:
 
     Returns:
         The map; the same object if it has neither weights nor statistics.
+
+    Example:
+        >>> import consilience as co
+        >>> network = co.models.freeze(co.models.mlp(2, 5))
+        >>> list(network.parameters())
+        []
     """
     if not map_.state_dict():
         return map_

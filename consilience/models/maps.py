@@ -188,6 +188,11 @@ def usual_features(shape: int | Sequence[int], private: bool = False) -> str:
 
     Returns:
         Random convolutions for images; for tables the columns with random Fourier features, and with hats.
+
+    Example:
+        >>> import consilience as co
+        >>> co.models.usual_features((1, 28, 28)), co.models.usual_features(4)
+        ('conv:1024', 'hats:340')
     """
     kind = "conv"
     if isinstance(shape, int):
@@ -220,6 +225,12 @@ def features(name: str, shape: int | Sequence[int], knots: Knots = ()) -> nn.Mod
 
     Raises:
         InputError: There is no such map, or it does not fit the rows.
+
+    Example:
+        >>> import consilience as co
+        >>> import torch
+        >>> co.models.features("fourier:64", 3)(torch.zeros(5, 3)).shape
+        torch.Size([5, 64])
     """
     kind, *numbers = name.split(":")
     if kind not in FEATURES:
@@ -251,6 +262,11 @@ def width_of(map_: nn.Module, shape: int | Sequence[int]) -> int:
 
     Raises:
         InputError: The map does not fit the rows.
+
+    Example:
+        >>> import consilience as co
+        >>> co.models.width_of(co.models.features("relu:100", 4), 4)
+        100
     """
     if isinstance(shape, int):
         shape = (shape,)
@@ -275,6 +291,12 @@ def on_features(map_: nn.Module, network: nn.Module) -> nn.Module:
 
     Returns:
         One network whose weights are those of `network`.
+
+    Example:
+        >>> import consilience as co
+        >>> network = co.models.on_features(co.models.features("fourier:64", 3), co.models.linear(64, 2))
+        >>> sum(p.numel() for p in network.parameters())
+        130
     """
     layers = [network]
     if type(network) is nn.Sequential:

@@ -18,6 +18,11 @@ def linear(features: int | Sequence[int], outputs: int | None = None) -> nn.Modu
 
     Returns:
         The network.
+
+    Example:
+        >>> import consilience as co
+        >>> sum(p.numel() for p in co.models.linear(4, 3).parameters())
+        15
     """
     return mlp(features, outputs, hidden=())
 
@@ -42,6 +47,11 @@ def mlp(
 
     Returns:
         The network.
+
+    Example:
+        >>> import consilience as co
+        >>> sum(p.numel() for p in co.models.mlp(2, 2, hidden=(10,)).parameters())
+        52
     """
     layers: list[nn.Module] = []
     if not isinstance(features, int):

@@ -79,6 +79,11 @@ def resnet(
 
     Raises:
         InputError: If the rows are not images, or the depth is not 6n + 2.
+
+    Example:
+        >>> import consilience as co
+        >>> sum(p.numel() for p in co.models.resnet((3, 32, 32), 10, depth=20).parameters())
+        269722
     """
     if depth < 8 or depth % 6 != 2:
         raise InputError(f"There is no model resnet{depth}: depths are 6n + 2, as in resnet20, 32, 44 or 56.")

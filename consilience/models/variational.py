@@ -99,6 +99,12 @@ def variational(
 
     Raises:
         InputError: If there is no such layer.
+
+    Example:
+        >>> import consilience as co
+        >>> network = co.models.variational(co.models.mlp(2, 2, hidden=(10,)))
+        >>> [type(layer).__name__ for layer in network if list(layer.parameters())]
+        ['BayesianLinear', 'BayesianLinear']
     """
     clone = copy.deepcopy(model)
     if not any(isinstance(layer, Bayesian) for layer in clone.modules()):

@@ -63,6 +63,11 @@ def choose_kind(level: float, counts: Sequence[int] | None, extra: int = 1) -> s
     Returns:
         `class` where every class has rows enough, as it alone holds at every single site and at newcomers; else
         `pooled`.
+
+    Example:
+        >>> import consilience as co
+        >>> co.prediction_sets.choose_kind(0.9, [200, 150]), co.prediction_sets.choose_kind(0.9, [200, 5])
+        ('class', 'pooled')
     """
     if counts is not None and min(counts) >= extra * fewest_rows(level):
         return "class"

@@ -36,6 +36,11 @@ class Score:
             the event, or until which nobody saw one: the earlier, the larger.
         penalty: Of `raps`, for each further rank.
         free: Ranks of `raps` without a penalty.
+
+    Example:
+        >>> import consilience as co
+        >>> co.prediction_sets.Score("raps", penalty=0.2).penalty
+        0.2
     """
 
     name: str

@@ -71,6 +71,13 @@ class Guarantee:
         noise: The variance of the noise in every count.
         seed: What random parts of scores are drawn from.
         own_models: Whether they are of the sites' own models, each on its own rows, and not of one model for all.
+
+    Example:
+        >>> import consilience as co
+        >>> result = co.run("exact", co.Problem(co.datasets.moons(1500), sites=2, split="iid", conformal=0.3))
+        >>> sets = co.conformal(result, level=0.8, kind="pooled")
+        >>> sets.kind, sets.level, sets.promise[:18]
+        ('pooled', 0.8, 'At least 80 % of r')
     """
 
     kind: str
@@ -184,6 +191,13 @@ def prediction_sets(p: Categorical, guarantee: Guarantee, site: str | None = Non
 
     Raises:
         InputError: The thresholds are for numbers or for other classes, or the site is not known.
+
+    Example:
+        >>> import consilience as co
+        >>> result = co.run("exact", co.Problem(co.datasets.moons(1500), sites=2, split="iid", conformal=0.3))
+        >>> sets = co.conformal(result, level=0.9)
+        >>> co.prediction_sets.sets.prediction_sets(result.model()(result.sites.test[0].x[:4]), sets).shape
+        torch.Size([4, 2])
     """
     score = score_from(guarantee.score, "classification")
     thresholds = threshold_of(guarantee, site)

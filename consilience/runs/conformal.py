@@ -97,6 +97,15 @@ def conformal(
 
     Raises:
         InputError: No rows, or too few, are set aside; the sentence says of which class or site.
+
+    Example:
+        >>> import consilience as co
+        >>> result = co.run("exact", co.Problem(co.datasets.moons(1500), sites=2, split="iid", conformal=0.3))
+        >>> sets = co.conformal(result, level=0.9)
+        >>> sets.kind, sets.level
+        ('class', 0.9)
+        >>> result.predict([[0.5, 0.2]], level=sets).sets.shape
+        torch.Size([1, 2])
     """
     seed = int(result.report["seed"])
     if isinstance(sites, Problem):

@@ -264,6 +264,16 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
     Attributes:
         result_: The run, once fitted; it holds nobody's rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from consilience import FederatedRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> site = np.arange(60) % 3
+        >>> model = FederatedRegressor("gaussian_product", hidden=()).fit(X, X @ [1.0, 2.0], groups=site)
+        >>> mean, sd = model.predict(X, return_std=True)
+        >>> mean.shape, sd.shape
+        ((60,), (60,))
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

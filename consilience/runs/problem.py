@@ -327,6 +327,12 @@ class Problem:
 
         Raises:
             InputError: The rows are of another kind, or the feature map is not to be had.
+
+        Example:
+            >>> import consilience as co
+            >>> task, sites = co.Problem("moons", sites=3, model="linear").build(seed=1)
+            >>> sites.names
+            ('0', '1', '2')
         """
         sites = self.build_sites(seed)
         if self.horizon is not None and sites.outcome != "survival":
@@ -387,6 +393,11 @@ class Problem:
 
         Raises:
             InputError: The data are unknown, or need a target, or have one already.
+
+        Example:
+            >>> import consilience as co
+            >>> len(co.Problem("moons", sites=3).build_sites(seed=1).train)
+            3
         """
         if isinstance(self.sites, Sites):
             return self.sites

@@ -121,6 +121,16 @@ class Result:
         checkpoint: Where the run stands, with what its sites remember.
         on_all_rows: Gives the same run on all rows, those that are held out here too, which effects are of; None, or
             from it: there is none.
+
+    Example:
+        >>> import consilience as co
+        >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+        >>> result.metrics["accuracy"] > 0.8
+        True
+        >>> len(result.replies)
+        2
+        >>> result.report["rows"]["test"]
+        200
     """
 
     method: Method
@@ -136,7 +146,14 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The scores over all test rows, by name."""
+        """The scores over all test rows, by name.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> sorted(result.metrics)[:3]
+            ['accuracy', 'auroc', 'balanced_accuracy']
+        """
         metrics: dict[str, float] = self.report["metrics"]
         return metrics
 
@@ -173,6 +190,15 @@ class Result:
             InputError: The rows are not what the network takes, the site is unknown, or there are no calibration rows
                 for a temperature or too few for prediction sets.
             Diverged: The predictions are not finite.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> prediction = result.predict([[0.0, 1.0], [1.0, -0.5]])
+            >>> prediction.probs.shape
+            torch.Size([2, 2])
+            >>> prediction.probs.argmax(1).tolist()
+            [0, 1]
         """
         inputs = self._inputs(x)
         state = self._state_of(site)
@@ -218,6 +244,12 @@ class Result:
 
         Raises:
             InputError: The thresholds are of another model, or there are none for this level.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem(co.datasets.moons(1500), sites=2, split="iid", conformal=0.3))
+            >>> result.guarantee(0.9).level
+            0.9
         """
         from consilience.runs.conformal import guarantee_for  # which calibrates a result
 
@@ -241,6 +273,12 @@ class Result:
 
         Raises:
             InputError: The site is unknown, there is no model for all, or what sites kept is not at hand.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> result.model()(result.sites.test[0].x[:4]).probs.shape
+            torch.Size([4, 2])
         """
         return self.method.predictive(self.task, self._state_of(site))
 
@@ -255,6 +293,16 @@ class Result:
 
         Raises:
             InputError: The run's columns have no names, a column is missing, or no row can be used.
+
+        Example:
+            >>> import consilience as co
+            >>> import polars as pl
+            >>> age, sex, ill = [61, 54, 70, 48] * 20, ["f", "m", "f", "f"] * 20, [1, 0, 1, 0] * 20
+            >>> frame = pl.DataFrame({"age": age, "sex": sex, "ill": ill})
+            >>> sites = co.from_frame(frame, target="ill", sites=2, split=co.splits.iid(), calibration=0)
+            >>> result = co.run("gaussian_product", co.Problem(sites=sites, model="linear"))
+            >>> result.read({"age": [50], "sex": ["f"]}).x.shape
+            torch.Size([1, 3])
         """
         columns = self.sites.columns
         if columns is None and self.sites.feature_names is not None:
@@ -337,6 +385,13 @@ class Result:
 
         Raises:
             InputError: The folder holds another run.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> folder = result.save("results/exact")
+            >>> (folder / "run.json").exists()
+            True
         """
         from consilience.report.run_page import run_page  # here, because drawing takes a second to import
 
@@ -366,6 +421,13 @@ class Result:
 
         Raises:
             InputError: The replies are not at hand, or are not what the method pools.
+
+        Example:
+            >>> import consilience as co
+            >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+            >>> result = co.run("mixture", problem)
+            >>> result.pool(co.methods.BCM()).report["method"]
+            'bcm'
         """
         self._check_pooling(method)
         try:
@@ -430,6 +492,12 @@ class Result:
 
         Raises:
             InputError: The model is not linear on the columns, or its state holds no Gaussian over its weights.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("glm", co.Problem("moons", sites=3, model="linear"))
+            >>> [(effect.column, effect.low < effect.estimate < effect.high) for effect in result.effects().rows]
+            [('(Intercept)', True), ('x1', True), ('x2', True)]
         """
         return run_effects(self.fit, level, reference, self.report.get("effects"), self.on_all_rows)
 
@@ -446,6 +514,12 @@ class Result:
 
         Raises:
             InputError: It cannot be measured; the sentence says why.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("gaussian_product", co.Problem("moons", sites=3, split="iid", model="linear"))
+            >>> sorted(result.influence)
+            ['0', '1', '2']
         """
         if self.report["rounds"] > 1 or not self.replies:
             raise InputError("Influence is measured after one round whose replies are at hand: run with rounds=1.")
@@ -483,7 +557,14 @@ class Result:
 
     @cached_property
     def baselines(self) -> dict[str, Any]:
-        """Lines to beat: the base rate or mean, that of every site, and a linear model of all rows in one place."""
+        """Lines to beat: the base rate or mean, that of every site, and a linear model of all rows in one place.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> list(result.baselines)
+            ['base_rate', 'site_rate', 'pooled_linear']
+        """
         if not self.sites.holds_out:
             return dict(self.report.get("baselines") or {})
         return lines_to_beat(self.sites)
@@ -500,6 +581,13 @@ class Result:
 
         Raises:
             InputError: The method has a model for each site and none for all, or the site is unknown.
+
+        Example:
+            >>> import consilience as co
+            >>> import torch
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> result.to_module()(torch.zeros(4, 2)).shape
+            torch.Size([4, 2])
         """
         from consilience.runs.module import Predictor  # which names the type of a result
 
@@ -513,6 +601,12 @@ class Result:
 
         Returns:
             The result as `co.load(folder)` has it.
+
+        Example:
+            >>> import consilience as co
+            >>> result = co.run("exact", co.Problem("moons", sites=2, split="iid"))
+            >>> sum(len(part.y) for part in result.without_rows().sites.train)
+            0
         """
         server = self.server._replace(inputs=None, calibration=None)
         checkpoint = self.checkpoint._replace(memories={})
@@ -537,6 +631,12 @@ class Result:
 
         Raises:
             InputError: Pandas is not installed.
+
+        Example:
+            >>> import consilience as co
+            >>> problem = co.Problem(co.datasets.moons(200), sites=3, split="iid", model="linear")
+            >>> len(co.run("fedavg", problem, rounds=2).to_frame())
+            2
         """
         return to_frame(self.report.get("history") or [])
 

@@ -70,6 +70,12 @@ class Compute:
         matmul: "medium" multiplies float32 by oneDNN, "highest" by torch's usual library; "auto" takes oneDNN on
             processors where it is faster and keeps the digits. None: what CONSILIENCE_MATMUL says, else "auto", and as
             before after a resume.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem("moons", sites=2, split="iid")
+        >>> co.run("exact", problem, engine=co.Compute("sequential", threads=1)).report["engine"]
+        'sequential'
     """
 
     engine: str | EngineFactory = "auto"
@@ -403,6 +409,12 @@ def load(
 
     Raises:
         InputError: The folder holds no finished run, or one of another method, task or data.
+
+    Example:
+        >>> import consilience as co
+        >>> folder = co.run("exact", co.Problem("moons", sites=2, split="iid")).save("results/moons")
+        >>> co.load(folder).report["method"]
+        'exact'
     """
     store = Store(folder)
     report = store.read_report()

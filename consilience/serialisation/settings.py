@@ -124,6 +124,12 @@ def configure(settings: T, changes: Sequence[str]) -> T:
 
     Raises:
         InputError: A text is not a setting, names a field that does not exist, or has a value of the wrong type.
+
+    Example:
+        >>> import consilience as co
+        >>> from consilience.serialisation.settings import configure
+        >>> configure(co.methods.FedAvg(), ["inference.epochs=3"]).inference.epochs
+        3
     """
     for change in changes:
         path, equals, text = change.partition("=")

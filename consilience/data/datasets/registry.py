@@ -33,6 +33,12 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
 
     Raises:
         InputError: There is no such data set or variant, or its file is missing.
+
+    Example:
+        >>> import consilience as co
+        >>> rows = co.datasets.load("digits")
+        >>> rows.x.shape, rows.classes
+        (torch.Size([1797, 64]), 10)
     """
     name, at, variant = name.partition("@")
     _check_name(name)
@@ -57,6 +63,11 @@ def describe(name: str, data_dir: str | None = None) -> tuple[str, ...]:
 
     Raises:
         InputError: There is no such data set.
+
+    Example:
+        >>> import consilience as co
+        >>> co.datasets.describe("moons")[:3]
+        ('1000', '2', '2 classes')
     """
     _check_name(name)
     facts = FACTS[name]

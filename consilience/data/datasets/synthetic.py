@@ -22,6 +22,11 @@ def digits() -> Dataset:
 
     Returns:
         A classification of 64 features, ten classes.
+
+    Example:
+        >>> import consilience as co
+        >>> co.datasets.digits().x.shape
+        torch.Size([1797, 64])
     """
     from sklearn.datasets import load_digits  # here, because it takes a second that few commands need
 
@@ -42,6 +47,12 @@ def moons(n: int = 1000, noise: float = 0.2, seed: int = 0) -> Dataset:
 
     Raises:
         InputError: `n` is below 2.
+
+    Example:
+        >>> import consilience as co
+        >>> rows = co.datasets.moons(100, noise=0.1)
+        >>> rows.x.shape, rows.y.unique().tolist()
+        (torch.Size([100, 2]), [0, 1])
     """
     from sklearn.datasets import make_moons
 
@@ -62,6 +73,12 @@ def linear_gaussian(n: int = 200, features: int = 4, noise: float = 0.5, seed: i
 
     Raises:
         InputError: `n` is below 2 or `features` below 1.
+
+    Example:
+        >>> import consilience as co
+        >>> rows = co.datasets.linear_gaussian(50, features=3)
+        >>> rows.x.shape, rows.classes
+        (torch.Size([50, 3]), None)
     """
     _check_least("n", n, 2)
     key = Key(seed)
@@ -104,6 +121,12 @@ def sine(n_per_site: int = 100, noise: float = 0.3, seed: int = 0) -> Dataset:
 
     Raises:
         InputError: `n_per_site` is below 1.
+
+    Example:
+        >>> import consilience as co
+        >>> rows = co.datasets.sine(20)
+        >>> rows.x.shape, rows.site.unique().tolist()
+        (torch.Size([100, 1]), [0, 1, 2, 3, 4])
     """
     _check_least("n_per_site", n_per_site, 1)
     key = Key(seed)
@@ -144,6 +167,11 @@ def swiss_roll(n: int = 1500, noise: float = 0.5, seed: int = 0) -> Dataset:
 
     Raises:
         InputError: `n` is below 3.
+
+    Example:
+        >>> import consilience as co
+        >>> co.datasets.swiss_roll(90).y.bincount().tolist()
+        [30, 30, 30]
     """
     from sklearn.datasets import make_swiss_roll
 

@@ -42,6 +42,12 @@ class Rotation(Shift):
 
     Attributes:
         degrees: The largest angle.
+
+    Example:
+        >>> import consilience as co
+        >>> split = co.splits.shifted(co.splits.natural(), co.splits.Rotation(15))
+        >>> str(split)
+        'natural+rotate:15'
     """
 
     degrees: float
@@ -61,6 +67,12 @@ class Noise(Shift):
 
     Attributes:
         deviation: The largest standard deviation, from 0 up.
+
+    Example:
+        >>> import consilience as co
+        >>> split = co.splits.shifted(co.splits.iid(), co.splits.Noise(0.5))
+        >>> len(co.datasets.moons().split(split, 4).train)
+        4
     """
 
     deviation: float
@@ -131,6 +143,11 @@ def shifted(split: Split, *shifts: Shift) -> Shifted:
 
     Returns:
         The split.
+
+    Example:
+        >>> import consilience as co
+        >>> str(co.splits.shifted(co.splits.iid(), co.splits.Rotation(30)))
+        'iid+rotate:30'
     """
     return Shifted(split, shifts)
 

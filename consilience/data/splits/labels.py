@@ -241,6 +241,12 @@ def iid() -> Iid:
 
     Returns:
         The split.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.datasets.moons(200).split(co.splits.iid(), 4)
+        >>> [len(part.y) for part in sites.train]
+        [33, 33, 32, 32]
     """
     return Iid()
 
@@ -258,6 +264,12 @@ def heterogeneous(h: float, variant: str | None = None) -> Heterogeneous | Heter
 
     Raises:
         InputError: `h` is out of range, or there is no such variant.
+
+    Example:
+        >>> import consilience as co
+        >>> counts = co.datasets.moons().split(co.splits.heterogeneous(1.0), 2).label_counts()
+        >>> counts.argmax(1).tolist()
+        [0, 1]
     """
     if variant is None:
         return Heterogeneous(h)
@@ -278,6 +290,13 @@ def dirichlet(alpha: float) -> Dirichlet:
 
     Raises:
         InputError: `alpha` is not positive.
+
+    Example:
+        >>> import consilience as co
+        >>> str(co.splits.dirichlet(0.5))
+        'dirichlet:0.5'
+        >>> co.datasets.moons().split(co.splits.dirichlet(0.5), 3).label_counts().shape
+        torch.Size([3, 2])
     """
     return Dirichlet(alpha)
 
@@ -287,6 +306,11 @@ def natural() -> Natural:
 
     Returns:
         The split.
+
+    Example:
+        >>> import consilience as co
+        >>> co.datasets.sine(20).split(co.splits.natural()).names
+        ('0', '1', '2', '3', '4')
     """
     return Natural()
 
@@ -302,5 +326,11 @@ def sorted_feature(column: int | None = None) -> SortedFeature:
 
     Raises:
         InputError: `column` is not the number of a feature.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.datasets.moons().split(co.splits.sorted_feature(0), 3)
+        >>> bool(sites.train[0].x[:, 0].max() < sites.train[2].x[:, 0].min())
+        True
     """
     return SortedFeature(column)

@@ -105,6 +105,13 @@ def step(major: int, minor: int = 10) -> Step:
 
     Raises:
         InputError: `major` is below 1 or `minor` below 0.
+
+    Example:
+        >>> import consilience as co
+        >>> str(co.splits.step(2))
+        'step:2:10'
+        >>> co.datasets.digits().split(co.splits.step(2), 5).label_counts().shape
+        torch.Size([5, 10])
     """
     return Step(major, minor)
 
@@ -120,6 +127,12 @@ def dominant(share: float) -> Dominant:
 
     Raises:
         InputError: `share` is out of range.
+
+    Example:
+        >>> import consilience as co
+        >>> counts = co.datasets.moons().split(co.splits.dominant(0.8), 2).label_counts()
+        >>> counts.argmax(1).tolist()
+        [1, 0]
     """
     return Dominant(share)
 

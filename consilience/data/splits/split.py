@@ -48,6 +48,12 @@ class Split(ABC):
 
     Attributes:
         shares_rows: Whether a row may be handed out twice; only where a paper did so.
+
+    Example:
+        >>> import consilience as co
+        >>> split = co.splits.iid()
+        >>> isinstance(split, co.splits.Split), str(split)
+        (True, 'iid')
     """
 
     shares_rows: ClassVar[bool] = False

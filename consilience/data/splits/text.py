@@ -31,6 +31,11 @@ def parse(text: str) -> Split:
 
     Raises:
         InputError: The text is not a split; the message says what to type.
+
+    Example:
+        >>> import consilience as co
+        >>> co.splits.parse("dirichlet:0.1+noise:0.5")
+        Shifted(split=Dirichlet(alpha=0.1), shifts=(Noise(deviation=0.5),))
     """
     name, *shifts = _cut(text)
     split = _parse_split(name)

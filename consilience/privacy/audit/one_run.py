@@ -105,6 +105,11 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confide
 
     Returns:
         ε, 0 where not even 0 is refuted.
+
+    Example:
+        >>> from consilience.privacy.audit.one_run import lower_bound
+        >>> round(lower_bound(1000, 100, 100, delta=1e-5), 1), lower_bound(1000, 100, 50, delta=1e-5)
+        (3.5, 0.0)
     """
     if p_value(canaries, guesses, correct, 0.0, delta) >= 1 - confidence:
         return 0.0

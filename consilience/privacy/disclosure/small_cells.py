@@ -17,6 +17,11 @@ def withhold(counts: Sequence[int], smallest: int) -> list[int | None]:
 
     Returns:
         The counts; None where one is withheld.
+
+    Example:
+        >>> from consilience.privacy.disclosure.small_cells import withhold
+        >>> withhold([120, 3, 40], 10)
+        [120, None, None]
     """
     hidden = {i for i, count in enumerate(counts) if 0 < count < smallest}
     larger = sorted((i for i, count in enumerate(counts) if count >= smallest), key=lambda i: counts[i])

@@ -45,6 +45,11 @@ def compose(mus: Iterable[float]) -> float:
 
     Returns:
         μ of all of them.
+
+    Example:
+        >>> from consilience.privacy.dp.accountant import compose
+        >>> compose([0.3, 0.4])
+        0.5
     """
     return math.sqrt(math.fsum(mu * mu for mu in mus))
 
@@ -58,6 +63,11 @@ def delta_of(epsilon: float, mu: float) -> float:
 
     Returns:
         The smallest δ; by logarithms, so that neither difference nor e^ε loses digits.
+
+    Example:
+        >>> from consilience.privacy.dp.accountant import delta_of
+        >>> delta_of(1.0, 0.1) < delta_of(1.0, 1.0)
+        True
     """
     from scipy.special import log_ndtr  # slow to import, and most commands have no use for it
 
@@ -77,6 +87,11 @@ def epsilon_of(delta: float, mu: float) -> float:
 
     Returns:
         The smallest ε ≥ 0.
+
+    Example:
+        >>> from consilience.privacy.dp.accountant import epsilon_of, mu_of
+        >>> round(epsilon_of(1e-5, mu_of(2.0, 1e-5)), 6)
+        2.0
     """
     if mu <= 0 or delta_of(0.0, mu) <= delta:
         return 0.0
@@ -92,6 +107,11 @@ def mu_of(epsilon: float, delta: float) -> float:
 
     Raises:
         InputError: These promise nothing, or ask for more noise than numbers can hold.
+
+    Example:
+        >>> from consilience.privacy.dp.accountant import mu_of
+        >>> round(mu_of(1.0, 1e-5), 3)
+        0.268
     """
     check_budget(epsilon, delta)
     if delta_of(epsilon, LEAST) > delta:
@@ -112,6 +132,11 @@ def sigma_of(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
 
     Returns:
         The noise's standard deviation.
+
+    Example:
+        >>> from consilience.privacy.dp.accountant import sigma_of
+        >>> round(sigma_of(1.0, 1e-5), 2)
+        3.73
     """
     return sensitivity / mu_of(epsilon, delta)
 

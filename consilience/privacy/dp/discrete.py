@@ -48,6 +48,13 @@ def discrete_gaussian(count: int, sigma: float, source: Source) -> Tensor:
 
     Raises:
         InputError: σ is no deviation, or too large for 64 bits.
+
+    Example:
+        >>> from consilience.key import Key
+        >>> from consilience.privacy.dp.discrete import discrete_gaussian
+        >>> from consilience.privacy.entropy import noise_source
+        >>> discrete_gaussian(4, 3.0, noise_source(Key(0))).dtype
+        torch.int64
     """
     if not 0 < sigma <= LARGEST:
         raise InputError(f"Noise of {sigma:g} steps cannot be drawn: agree on larger steps, or on less noise.")

@@ -84,6 +84,13 @@ class Privacy:
         honest: t, the sites that are relied on under `once` to add their share and keep it to themselves.
         constant: Of the 1 beside features of length 1: how long it is.
         bound: |y| is clipped to it, in agreed units.
+
+    Example:
+        >>> from consilience.privacy.dp.mechanisms import Privacy
+        >>> privacy = Privacy(epsilon=1.0, delta=1e-5)
+        >>> privacy.check(sites=4, rows=1000)
+        >>> round(privacy.mu, 3)
+        0.268
     """
 
     epsilon: float = 1.0

@@ -122,6 +122,11 @@ def noise_for(epsilon: float, delta: float, share: float, steps: int) -> float:
 
     Raises:
         InputError: dp-accounting is not installed, or no noise keeps to so small a budget.
+
+    Example:
+        >>> from consilience.privacy.dp.subsampled import noise_for
+        >>> noise_for(1.0, 1e-5, share=0.1, steps=100) > noise_for(4.0, 1e-5, share=0.1, steps=100)
+        True
     """
     low, high = 0.0, 1.0
     while epsilon_of_steps(high, delta, share, steps) > epsilon:

@@ -23,6 +23,12 @@ def encode(values: Tensor, step: float, most: int = LARGEST) -> Tensor:
 
     Raises:
         InputError: A number is too large for the step; nothing wraps around.
+
+    Example:
+        >>> import torch
+        >>> from consilience.privacy.secure_aggregation.fixed_point import decode, encode
+        >>> decode(encode(torch.tensor([0.5, -1.25], dtype=torch.float64), 0.25), 0.25).tolist()
+        [0.5, -1.25]
     """
     multiples = (values.double() / step).round()
     if not bool((multiples.abs() <= most).all()):

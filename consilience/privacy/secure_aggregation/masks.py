@@ -168,6 +168,15 @@ def mask(values: Tensor, own: int, keys: Mapping[int, bytes]) -> Tensor:
 
     Returns:
         The numbers with all masks on them, mod 2⁶⁴, int64 [N].
+
+    Example:
+        >>> import torch
+        >>> from consilience.privacy.secure_aggregation.masks import add_up, mask
+        >>> secret = bytes(32)
+        >>> first, second = torch.tensor([1, 2]), torch.tensor([3, 4])
+        >>> masked = {1: mask(first, 1, {2: secret}), 2: mask(second, 2, {1: secret})}
+        >>> masked[1].equal(first), add_up(masked).tolist()
+        (False, [4, 6])
     """
     total = _words(values).copy()
     for other, key in keys.items():

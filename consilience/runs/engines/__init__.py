@@ -69,6 +69,12 @@ def engine(name: str, data: Sequence[Data]) -> Engine:
 
     Raises:
         InputError: There is no engine of that name, or it takes no such numbers.
+
+    Example:
+        >>> import consilience as co
+        >>> sites = co.Problem("moons", sites=3).build_sites()
+        >>> type(co.engines.engine("sequential", sites.train)).__name__
+        'Sequential'
     """
     kind, colon, text = name.partition(":")
     if kind not in ENGINES:
@@ -102,6 +108,12 @@ def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
 
     Raises:
         InputError: There is no such engine.
+
+    Example:
+        >>> import consilience as co
+        >>> task, sites = co.Problem("moons", sites=3, model="linear").build()
+        >>> co.engines.choose_engine("auto", task, sites.train) in ("sequential", "parallel", "vectorised")
+        True
     """
     if name != "auto":
         engine(name, data[:1])

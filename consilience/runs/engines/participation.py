@@ -30,6 +30,14 @@ class Participation:
         deadline: Replies that take longer do not count; 1: the usual time of a client of mean size.
         min_replies: Fewer replies end the run. Where it is given, a client whose training fails is lost and not an
             error.
+
+    Example:
+        >>> import consilience as co
+        >>> problem = co.Problem(co.datasets.moons(200), sites=4, split="iid", model="linear")
+        >>> half = co.Participation(clients=0.5)
+        >>> result = co.run("fedavg", problem, rounds=2, participation=half)
+        >>> len(result.replies)
+        2
     """
 
     clients: float | None = None
