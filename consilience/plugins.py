@@ -66,5 +66,5 @@ def installed_methods() -> EntryPoints:
 
 
 def any_plugins() -> bool:
-    """Tell whether there are methods that do not come with the package."""
+    """Say whether there are methods that do not come with the package."""
     return bool(named_modules()) or bool(installed_methods())

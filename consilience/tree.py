@@ -233,7 +233,7 @@ _EXPORTING: ContextVar[bool] = ContextVar("exporting", default=False)
 
 
 def is_exporting() -> bool:
-    """Tell whether a model is being traced for other programs, so that nothing may depend on the number of rows."""
+    """Say whether a model is being traced for other programs, so that nothing may depend on the number of rows."""
     return _EXPORTING.get()
 
 

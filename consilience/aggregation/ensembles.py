@@ -43,7 +43,7 @@ class GaussianModels:
     """Every weight by itself, from the Gaussian with the clients' weighted mean and variance (eq. 5).
 
     Attributes:
-        scale: Of the deviation that is drawn with; the released program has 0.1.
+        scale: Of the SD that is drawn with; the released program has 0.1.
 
     Raises:
         InputError: If scale is below 0.
@@ -58,7 +58,7 @@ class GaussianModels:
 
     def __post_init__(self) -> None:
         if not self.scale >= 0:
-            raise InputError(f"scale={self.scale}: a factor of a deviation is at least 0; eq. 5 has scale=1.")
+            raise InputError(f"scale={self.scale}: a factor of an SD is at least 0; eq. 5 has scale=1.")
 
     def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples:
         """Fit the Gaussian and draw from it; see `ModelDistribution.__call__`."""

@@ -127,7 +127,7 @@ def _table(part: Mapping[str, Any], columns: Sequence[_Column], rank: str) -> It
     for key, line in part["baselines"].items():
         name = words.baseline_name(key, part["task"] == "regression")
         scores = [words.spread(line, column.key, column.tempered) for column in columns]
-        yield _line([name, "(line to beat)", "–", "–", *scores, *[""] * paired])
+        yield _line([name, "(baseline)", "–", "–", *scores, *[""] * paired])
 
 
 def _with_own_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

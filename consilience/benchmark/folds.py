@@ -1,4 +1,4 @@
-"""Cross-conformal prediction sets: a run for each fold, and sets from all of them. No rows are set aside."""
+"""Cross-conformal prediction sets: a run for each fold, and sets from all of them. No rows are held out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def cross_conformal(
     seed: int = 0,
     engine: str | Compute = "auto",
 ) -> CrossSets:
-    """Make prediction sets without setting rows aside: CV+ over the folds of all sites' rows.
+    """Make prediction sets without holding rows out: CV+ over the folds of all sites' rows.
 
     The method runs once for each fold, without the fold's rows at every site. That is cheap where a run is, as with
     `ExactPooling`; any method works whose model is one for all sites.
@@ -80,7 +80,7 @@ def cross_conformal(
     Args:
         method: The method; by its name, with the settings that are usual on the problem.
         task: The problem, of classes or numbers; or the network, its likelihood and its prior.
-        sites: Everybody's rows, none of them set aside, where `task` is no `Problem`.
+        sites: Everybody's rows, none of them held out, where `task` is no `Problem`.
         level: 1 − α. The promise is about 1 − 2α; see `CrossGuarantee`.
         score: As in `conformal`, but for `quantile`.
         grid: How many edges scores are counted on.
@@ -88,7 +88,7 @@ def cross_conformal(
         engine: Where the runs' clients run; as in `run`.
 
     Raises:
-        InputError: Rows are set aside, there are too few, or the score has no such sets.
+        InputError: Rows are held out, there are too few, or the score has no such sets.
 
     Example:
         >>> import consilience as co
@@ -100,7 +100,7 @@ def cross_conformal(
     """
     method, task, sites = ingredients(method, as_problem(task, sites), seed)
     if sites.conformal is not None:
-        raise InputError("Folds calibrate on all rows, and some are set aside: split without conformal=.")
+        raise InputError("Folds calibrate on all rows, and some are held out: split without conformal=.")
     sizes = [len(part.y) for part in sites.train]
     check_folds(level, sum(sizes), folds)
     found = score_from(score, sites.kind)

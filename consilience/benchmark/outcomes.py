@@ -23,11 +23,11 @@ from consilience.tree import Tree
 
 
 class Replay:
-    """An engine that hands out the replies of another run's one round, and its losses.
+    """An engine that gives the replies of another run's one round, and its losses.
 
     Args:
         data: The sites' rows, of which only the number counts.
-        first: The run whose replies are handed out.
+        first: The run whose replies are used.
     """
 
     def __init__(self, data: Sequence[Data], first: Result) -> None:

@@ -199,7 +199,7 @@ def fields(settings: object, prefix: str = "") -> Iterator[str]:
 
 
 def has(method: Method, path: str) -> bool:
-    """Tell whether the method, or the one it goes around, has this setting.
+    """Say whether the method, or the one it goes around, has this setting.
 
     Args:
         method: The method with its settings.

@@ -97,7 +97,7 @@ def compare(
         methods = (methods,)
     compute = for_many(engine)
     if compute.workers > 1 and on_round is not None:
-        raise InputError("Rounds in other processes are told to nobody here: leave out `on_round`, or `workers`.")
+        raise InputError("Rounds in other processes are not reported: leave out `on_round`, or `workers`.")
     source, common = read_layers(settings)
     plan = Plan(
         tuple(methods),
@@ -304,7 +304,7 @@ def _known_reference(reference: str, known: Sequence[str]) -> str:
 def _fill(
     plan: Plan, split: AnySplit, seed: int, rows: Sequence[Row], store: Store
 ) -> Iterator[tuple[Described, Cells, Json]]:
-    """The cells of one split and seed as they come to exist, those of an earlier start first; with the lines to beat.
+    """The cells of one split and seed as they come to exist, those of an earlier start first; with the baselines.
 
     A folder that an older version finished has no such lines.
     """

@@ -51,7 +51,7 @@ class Part:
         sentence: What the table says.
         reference: The row that the others are paired with.
         rows: The rows over their seeds.
-        baselines: The lines to beat, by key: their scores over seeds.
+        baselines: The baselines, by key: their scores over seeds.
         communication: What each row sends to reach the reference's score, for every score that curves show.
         ece_if_calibrated: The ECE that a calibrated model would show, the mean over cells.
         seconds: How long all cells took.
@@ -270,7 +270,7 @@ def summarise_part(
         problems: What the rows of a seed have in common, for every seed.
         reference: The row that the others are paired with; the first that is not a bound if None.
         fixed_test_set: Whether all seeds share their test rows; else each splits the same table anew.
-        baselines: The lines to beat of every seed; of fewer where a seed was run by an older version.
+        baselines: The baselines of every seed; of fewer where a seed was run by an older version.
 
     Returns:
         The split's table.
@@ -310,7 +310,7 @@ def _communication(rows: Sequence[RowSummary], reference: str) -> list[Json]:
 
 
 def _baselines(each: Sequence[Json], seeds: int, overlap: float) -> dict[str, Scores]:
-    """The lines to beat over seeds, if every seed has them."""
+    """The baselines over seeds, if every seed has them."""
     if not each or len(each) < seeds:
         return {}
     return {key: over_seeds([lines[key]["metrics"] for lines in each], overlap) for key in each[0]}

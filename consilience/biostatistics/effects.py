@@ -145,7 +145,7 @@ class Effect(NamedTuple):
         sites: How many sites estimate it by themselves; 0 where that is not known.
         mean: The mean of the sites' effects (random effects).
         mean_error: Its standard error.
-        tau: The deviation of the sites' effects.
+        tau: The SD of the sites' effects.
         i2: The share of the estimates' variation between sites that is no chance.
         q: Cochran's Q.
         q_p: How probable so large a Q is where all sites have the same effect.

@@ -17,7 +17,7 @@ WHY = (
 
 
 def is_informed(rows: Tensor, information: Tensor) -> Tensor:
-    """Tell which combinations of weights a likelihood says something of.
+    """Say which combinations of weights a likelihood says something of.
 
     Weights are brought to one scale first, so that a column in small units is not taken for one that says nothing.
 
@@ -43,7 +43,7 @@ def is_informed(rows: Tensor, information: Tensor) -> Tensor:
 
 
 def is_firm(rows: Tensor, pooled: Dense, prior: Dense) -> Tensor:
-    """Tell which effects all rows tell together, though no site may: a level with one outcome here, the other there.
+    """Say which effects all rows tell together, though no site may: a level with one outcome here, the other there.
 
     Where outcomes are separated, a part 1/(1 + t) of the prior's variance is left, t the log-odds that are reached.
 

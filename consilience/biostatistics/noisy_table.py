@@ -65,7 +65,7 @@ def sum_rows(variables: Sequence[Variable], columns: Sequence[Column], weights: 
 
 
 class _Noisy(NamedTuple):
-    """A column's sums, and the deviation of their noise.
+    """A column's sums, and the SD of their noise.
 
     Attributes:
         cells: Rows of every level or bin, and without a value.
@@ -123,14 +123,14 @@ def combine_noisy(variables: Sequence[Variable], sums: Mapping[str, Tensor], dev
 
 
 def _count_rows(columns: Sequence[_Noisy]) -> tuple[float, float]:
-    """How many rows there are by all columns, each of whose cells add up to that, and the deviation of that."""
+    """How many rows there are by all columns, each of whose cells add up to that, and the SD of that."""
     weights = [1 / (len(column.cells) * column.cell**2) for column in columns]
     total = sum(w * float(column.cells.sum()) for w, column in zip(weights, columns, strict=True))
     return total / sum(weights), 1 / math.sqrt(sum(weights))
 
 
 def _numbers(variable: Variable, column: _Noisy, place: str, rows: float) -> list[Entry]:
-    """Mean, deviation and quartiles of a number; nothing of them where noise drowns it."""
+    """Mean, SD and quartiles of a number; nothing of them where noise drowns it."""
     known = rows - max(0.0, float(column.cells[-1]))
     half = (variable.high - variable.low) / 2
     mean = spread = None

@@ -99,7 +99,7 @@ def _sent(count: int | None) -> int:
 
 
 def _describe_numbers(found: Summary, j: int, variable: Variable, known: Tensor, smallest: int) -> None:
-    """Fill in mean, deviation and histogram, where enough values differ from the commonest one."""
+    """Fill in mean, SD and histogram, where enough values differ from the commonest one."""
     if len(known) < max(smallest, 2):
         return
     others = int((known != known.mode().values).sum())

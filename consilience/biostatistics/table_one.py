@@ -341,7 +341,7 @@ def _known(part: Summary, j: int) -> float:
 
 
 def _moments(name: str, j: int, parts: Mapping[str, Summary]) -> list[Entry]:
-    """Means and deviations: Σ nₖ mₖ / n, and Σ (nₖ − 1) sₖ² + Σ nₖ (mₖ − m)² over n − 1."""
+    """Means and SDs: Σ nₖ mₖ / n, and Σ (nₖ − 1) sₖ² + Σ nₖ (mₖ − m)² over n − 1."""
     told = {site: part for site, part in parts.items() if int(part.told[j])}
     mean = None
     deviation = None

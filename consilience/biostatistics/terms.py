@@ -168,7 +168,7 @@ def _level_terms(field: Field, chosen: str, base: int) -> list[Term]:
 
 
 def fields_of(names: Sequence[str]) -> list[Field]:
-    """Read columns off the names of features: `cp=1`, `cp=2` are levels of `cp`, `chol missing` marks gaps of `chol`.
+    """Read columns off features' names: `cp=1`, `cp=2` are levels of `cp`, `chol missing` is the indicator of `chol`.
 
     Returns:
         The columns. A single `cp=1` is a column of its own name.
@@ -189,7 +189,7 @@ def fields_of(names: Sequence[str]) -> list[Field]:
 
 
 def _marked(field: Field, known: set[str]) -> bool:
-    """Whether a column marks the gaps of another one."""
+    """Whether a column is the missing-value indicator of another one."""
     column = field.name.removesuffix(f" {MISSING}")
     return not field.levels and column != field.name and column in known
 
@@ -210,7 +210,7 @@ def design_of(sites: Sites, reference: Mapping[str, str] | None = None) -> Desig
     compared = levels.pop(sites.name, None)
     names = sites.feature_names or tuple(f"x{i + 1}" for i in range(sites.features))
     fields = fields_of(names)
-    if sites.imputations:  # no row that was learned from has a gap, so that its mark has no effect
+    if sites.imputations:  # no row that was learned from has a missing value, so that its indicator has no effect
         fields = [field._replace(mark=None) for field in fields]
     terms, baseline = terms_of(fields, levels)
     shift = torch.zeros(sites.features, dtype=torch.float64)

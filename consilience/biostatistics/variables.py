@@ -102,7 +102,7 @@ def columns_of(sites: Sites, part: Data) -> list[Column]:
         part: The rows of one of them.
 
     Returns:
-        Values and gaps of every column, the target last; of times, whether the event was seen after them.
+        Values of every column and which are missing, the target last; of times, whether the event was seen after them.
     """
     x = part.x.cpu()
     if sites.feature_shift is not None and sites.feature_scale is not None:

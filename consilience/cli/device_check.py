@@ -55,7 +55,7 @@ class Agreement(NamedTuple):
     error: str = ""
 
     def holds(self, tolerance: float) -> bool:
-        """Tell whether all engines agree.
+        """Say whether all engines agree.
 
         Args:
             tolerance: The largest difference that is rounding.

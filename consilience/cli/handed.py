@@ -96,7 +96,7 @@ def _own_key(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey
 
 
 def at_home(pooled: Model, study: Study, memory: Path) -> Model:
-    """Make this site's own model of one that is handed out, with what the site kept."""
+    """Make this site's own model of one that is released, with what the site kept."""
     from consilience.study.reply import read_memory
 
     if not pooled.is_personal:

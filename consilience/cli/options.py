@@ -124,11 +124,11 @@ Seeds_ = Annotated[
     str, typer.Option(help="Seeds, as 0-9, 0,3,7 or 5; each sets the split, the initial weights and all random draws.")
 ]
 Conformal_ = Annotated[
-    float, typer.Option(help="Fraction of each site's training rows set aside for prediction sets; 0 for none.")
+    float, typer.Option(help="Fraction of each site's training rows held out for prediction sets; 0 for none.")
 ]
 Level_ = Annotated[
     float | None,
-    typer.Option(help="What prediction sets shall cover, as 0.9; sets a fifth of the rows aside for them."),
+    typer.Option(help="What prediction sets shall cover, as 0.9; holds out a fifth of the rows for them."),
 ]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[
@@ -166,7 +166,10 @@ Categories_ = Annotated[
 ]
 Missing_ = Annotated[
     str | None,
-    typer.Option("--missing", help="Missing cells: refuse; mean, which fills, marks and biases effects; or impute:20."),
+    typer.Option(
+        "--missing",
+        help="Missing cells: refuse; mean, with an indicator, biases effects; or impute:20.",
+    ),
 ]
 Unknown_ = Annotated[
     list[str] | None, typer.Option("--unknown", help="A text that means missing, as -999; may be repeated.")

@@ -331,4 +331,4 @@ def summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], ab
     if not parts:
         say("This model holds a single set of weights: epistemic uncertainty and disagreement are not known.")
     elif "disagreement" not in parts:
-        say("The study hands out samples without the sites' names: disagreement between sites is not known.")
+        say("The study releases samples without the sites' names: disagreement between sites is not known.")

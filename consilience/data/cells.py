@@ -230,7 +230,7 @@ class Cells(Sequence[Cell]):
         )
 
     def empty(self, unknown: Iterable[str] = ()) -> Mask:
-        """Tell which values are missing, as `is_empty` does, or hold one of further texts that mean so [N]."""
+        """Say which values are missing, as `is_empty` does, or hold one of further texts that mean so [N]."""
         unknown = list(unknown)
         return np.concatenate([np.zeros(0, dtype=np.bool_), *(_missing(block, unknown) for block in self.blocks)])
 
@@ -324,12 +324,12 @@ def plain(name: str) -> str:
 
 
 def is_empty(cell: Cell) -> bool:
-    """Tell whether a cell's value is missing: nothing, NA, NaN and the like."""
+    """Say whether a cell's value is missing: nothing, NA, NaN and the like."""
     return is_missing(cell.text)
 
 
 def is_missing(text: str) -> bool:
-    """Tell whether a text means that a value is missing: no text, NA, NaN and the like."""
+    """Say whether a text means that a value is missing: no text, NA, NaN and the like."""
     return text in SPELLINGS
 
 

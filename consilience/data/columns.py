@@ -58,7 +58,7 @@ def read_feature(
 
     Args:
         name: The name of the column.
-        missing: "refuse" to refuse gaps.
+        missing: "refuse" to refuse missing values.
         as_text: Whether numbers are categories too.
         unknown: Texts that mean missing.
         categories: The categories, where they are known in advance.
@@ -123,7 +123,7 @@ def check_range(
 
 
 def beyond(values: Numbers, span: tuple[float, float]) -> Mask:
-    """Tell which numbers lie outside a range; what is no number does not.
+    """Say which numbers lie outside a range; what is no number does not.
 
     Args:
         values: Numbers, NaN where there is none.

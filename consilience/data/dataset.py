@@ -44,7 +44,7 @@ class Draw(enum.IntEnum):
     VALIDATION = 4  # which training rows are tuned on, folded by site
     SHIFT = 5  # noise in the features, folded by role, shift and site
     INPUTS = 5  # which rows of another data set the server has; `inputs_from`, with a seed of its own
-    CONFORMAL = 6  # which rows are set aside for prediction sets, folded by site
+    CONFORMAL = 6  # which rows are held out for prediction sets, folded by site
     HOMES = 7  # which site a row that the server drew would be at
 
 
@@ -73,7 +73,7 @@ class Dataset:
         columns: How the columns of a table became features; None where rows came as numbers.
         outcome: `counts` where targets are counts [N], or counts with exposures [N, 2]; `survival` where they are times
             with events, 1 or 0 where the time is censored [N, 2].
-        imputations: How many times gaps are filled by draws at every site, where the method can; 0: by means.
+        imputations: How many times missing values are filled by draws at every site, where the method can; 0: by means.
         tokens: Whether features are token ids, whole numbers from 0 that a network looks up: they stay as they are.
 
     Example:
@@ -156,7 +156,7 @@ class Dataset:
         A site's test rows follow that site's own distribution; where there are too few for that, a site can be without.
 
         Args:
-            split: How rows are handed out.
+            split: How rows are dealt.
             sites: How many sites, 5 by default. For the natural split all of them, or the first so many by id; the rows
                 of the others then take no part.
             test: The share held out, within each natural site where rows have one. Where there is an official test
@@ -164,7 +164,7 @@ class Dataset:
             calibration: How many labelled rows the server has.
             inputs: How many rows without labels the server has; below 1, a share of the rows that are not for testing.
             validation: The share cut from each site's training rows to tune on.
-            conformal: The share that each site sets aside for prediction sets, before anything else is cut.
+            conformal: The share that each site holds out for prediction sets, before anything else is cut.
             seed: Equal seeds give equal roles.
             standardise: Whether features, and regression targets, are scaled by the mean and deviation of all training
                 rows; by default as the data set says.
@@ -245,8 +245,8 @@ class Dataset:
         if self.feature_names:
             name = self.feature_names[place]
         raise InputError(
-            f"'{name}' has gaps, so rows can be sorted neither by it nor by the column of largest variance: choose "
-            "another column, as in sorted_feature(2)."
+            f"'{name}' has missing values, so rows can be sorted neither by it nor by the column of largest "
+            "variance: choose another column, as in sorted_feature(2)."
         )
 
     def _choose_sites(self, split: Split, count: int | None) -> tuple[Dataset, tuple[str, ...]]:
@@ -294,7 +294,7 @@ class Dataset:
         return hold_out(every, share, key)
 
     def _prepare(self, sites: Sites, split: Split, standardise: bool | None, key: Key) -> Sites:
-        """Fill gaps, shift features and standardise, now that rows have roles."""
+        """Fill missing values, shift features and standardise, now that rows have roles."""
         sites = fill_gaps(sites, [(column, mark) for column, mark in self.gaps if column is not None])
         if isinstance(split, Shifted):
             sites = shift_features(sites, split, [mark for _, mark in self.gaps], key)

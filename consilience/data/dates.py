@@ -50,7 +50,7 @@ def in_days(cells: Cells, since: str) -> Cells:
 
 
 def is_day(text: str) -> bool:
-    """Tell whether a text is a day as days are agreed on, such as 2020-01-31."""
+    """Say whether a text is a day as days are agreed on, such as 2020-01-31."""
     try:
         datetime.date.fromisoformat(text)
     except (TypeError, ValueError):

@@ -56,7 +56,7 @@ class Wanted(NamedTuple):
         return Wanted(frozenset(map(plain, texts)), frozenset(map(plain, unused)))
 
     def as_text(self, name: str) -> bool:
-        """Tell whether a column's texts are needed."""
+        """Say whether a column's texts are needed."""
         return self.texts is None or plain(name) in self.texts
 
 

@@ -49,7 +49,7 @@ def _plain(text: str) -> str:
 
 
 def is_id(name: str, cells: Cells, site: Tensor | None = None) -> bool:
-    """Tell whether a column numbers or names its rows: every row of a site has a value of its own.
+    """Say whether a column numbers or names its rows: every row of a site has a value of its own.
 
     Args:
         site: The site of every row; one for all if None.
@@ -114,7 +114,7 @@ def sentinels(cells: Cells, values: Numbers) -> list[tuple[str, int]]:
 
 
 def is_date(cells: Cells) -> bool:
-    """Tell whether a column holds dates."""
+    """Say whether a column holds dates."""
     if not cells.has_texts:
         return False
     texts = [text for text in cells.distinct() if not is_missing(text)]

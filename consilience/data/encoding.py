@@ -29,7 +29,7 @@ class Encoding:
     Attributes:
         name: Its name in a table.
         categories: The categories, one feature each; None for a number.
-        marked: Whether gaps are marked in a feature of their own; they are refused where not.
+        marked: Whether missing values have an indicator; they are refused where not.
         fill: What stands for a missing number.
         unknown: Further texts that mean missing.
         same: Pairs of a spelling and the category it means.
@@ -48,13 +48,13 @@ class Encoding:
 
     @property
     def width(self) -> int:
-        """How many features it makes, its mark not counted."""
+        """How many features it makes, its indicator not counted."""
         if self.categories is None:
             return 1
         return len(self.categories)
 
     def gaps(self, cells: Cells) -> Mask:
-        """Tell which values are missing.
+        """Say which values are missing.
 
         Args:
             cells: Cells of the column.
@@ -65,7 +65,7 @@ class Encoding:
         return cells.empty(self.unknown)
 
     def strange(self, cells: Cells) -> Mask:
-        """Tell which values cannot be used: neither plausible numbers nor categories that were trained on.
+        """Say which values cannot be used: neither plausible numbers nor categories that were trained on.
 
         Args:
             cells: Cells of the column.
@@ -228,7 +228,7 @@ def rows_of_table(table: Any, columns: Sequence[Encoding]) -> Encoded:
 
 
 def is_table(x: Any) -> bool:
-    """Tell whether rows come with the names of their columns.
+    """Say whether rows come with the names of their columns.
 
     Args:
         x: What somebody wants predictions for.

@@ -1,4 +1,4 @@
-"""What is understood of files before anything is trained on them: kinds of columns, gaps by site, doubts."""
+"""What is understood of files before anything is trained on them: kinds of columns, missing values by site, doubts."""
 
 from __future__ import annotations
 

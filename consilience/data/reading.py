@@ -16,7 +16,7 @@ from consilience.data.dates import NO_DAY, is_day
 from consilience.errors import InputError, unknown_name
 
 MISSING_WAYS = ("refuse", "mean", "impute")
-TABLES = 20  # that gaps are filled in for, where nobody says
+TABLES = 20  # that missing values are filled in for, where nobody says
 TASKS = ("classification", "regression", "counts")
 
 
@@ -81,7 +81,7 @@ class Reading:
 
     @property
     def tables(self) -> int:
-        """How many times gaps are filled by draws; 0 where they are not."""
+        """How many times missing values are filled by draws; 0 where they are not."""
         return self._read_tables()
 
     def _read_tables(self) -> int:
@@ -89,7 +89,7 @@ class Reading:
         if not colon:
             return TABLES * (way == "impute")
         if way != "impute" or not number.isdecimal() or int(number) < 2:
-            raise InputError(f"missing={self.missing!r}: write impute:20 to fill gaps twenty times, two or more.")
+            raise InputError(f"missing={self.missing!r}: write impute:20 to fill them twenty times, two or more.")
         return int(number)
 
     def categories_of(self, column: str) -> tuple[str, ...] | None:

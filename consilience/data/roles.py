@@ -136,15 +136,15 @@ def cut_validation(
 def set_aside(
     parts: Sequence[Tensor], rows: int, share: float, shared: bool, key: Key
 ) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
-    """Set rows of every site aside for prediction sets.
+    """Hold out rows of every site for prediction sets.
 
     Args:
         parts: Row numbers for every site.
         share: From 0 to below 1.
-        shared: Whether a row may be at several sites; one that any of them sets aside is then used at none.
+        shared: Whether a row may be at several sites; one that any of them holds out is then used at none.
 
     Returns:
-        The row numbers that stay, at least one a site, and those set aside; None where `share` is 0.
+        The row numbers that stay, at least one a site, and those held out; None where `share` is 0.
 
     Raises:
         InputError: Nothing is left at a site.
@@ -169,13 +169,13 @@ def set_aside(
 
 
 def fill_gaps(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
-    """Fill each gap with its column's mean over the training rows without one.
+    """Fill each missing value with its column's mean over the training rows that have one.
 
     Args:
-        gaps: Columns with gaps, each with the column that marks them by 1.
+        gaps: Columns with missing values, each with its indicator column.
 
     Returns:
-        The sites with the gaps filled in every role.
+        The sites with missing values filled in every role.
     """
     if not gaps:
         return sites
@@ -203,7 +203,7 @@ def shift_features(sites: Sites, split: Shifted, marks: Sequence[int], key: Key)
 
     Args:
         split: What changes the features.
-        marks: Columns that mark gaps, which stay too.
+        marks: Missing-value indicators, which stay too.
 
     Returns:
         The sites with their features changed.

@@ -18,8 +18,8 @@ from consilience.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from consilience.data.encoding import Encoding
 
-TRIFLE = 1e-4  # of a column's deviation, which its rounding may cost
-APART = 10.0  # how much the deviations of a target's numbers may differ
+TRIFLE = 1e-4  # of a column's SD, which its rounding may cost
+APART = 10.0  # how much the SDs of a target's numbers may differ
 
 
 class Data(NamedTuple):
@@ -77,7 +77,7 @@ class Sites:
         classes: How many there are; None for a regression.
         features: How many features a row has, or its shape.
         name: The name of the data set.
-        split: How rows were handed out, as text.
+        split: How rows were dealt, as text.
         names: The names of the sites.
         target_shift: Original targets are target_shift + target_scale · y.
         target_scale: See `target_shift`.
@@ -89,10 +89,10 @@ class Sites:
         image: Channels, height and width, where rows are images whose pixels lie in one list.
         numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
         columns: How the columns of a table became features; None where rows came as numbers.
-        conformal: The rows every site sets aside for prediction sets, neither trained nor tuned on; None where none
+        conformal: The rows every site holds out for prediction sets, neither trained nor tuned on; None where none
             are.
         outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
-        imputations: How many times a site fills its gaps by draws; 0: gaps are filled by means.
+        imputations: How many times a site fills its missing values by draws; 0: they are filled by means.
         tokens: Whether features are token ids: whole numbers that a network looks up, and no amounts.
         drawn: The rows, with labels, that the server drew from every site's; None where it drew none.
 
@@ -327,7 +327,7 @@ class Sites:
         return _scale(x, self.feature_shift, self.feature_scale)
 
     def standardised(self) -> Sites:
-        """Scale features, and regression targets, to mean 0 and deviation 1 over all training rows.
+        """Scale features, and regression targets, to mean 0 and SD 1 over all training rows.
 
         A constant column is only shifted, and images have one shift and scale per channel. Targets of several numbers
         share one shift and scale, with a warning where that suits them badly.
@@ -351,7 +351,7 @@ class Sites:
         if bool(deviations.max() > APART * deviations.min()):
             ratio = float(deviations.max() / deviations.min())
             warnings.warn(
-                f"The target's numbers differ {ratio:.0f}-fold in their deviations and share one scale: give them in "
+                f"The target's numbers differ {ratio:.0f}-fold in their SDs and share one scale: give them in "
                 "units that make them alike.",
                 stacklevel=2,
             )
@@ -490,7 +490,7 @@ def narrow(values: Tensor) -> Tensor:
 
 
 def _moments(values: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation in double precision, the reduced dimensions kept; the deviation of a constant is 1."""
+    """Mean and SD in double precision, the reduced dimensions kept; the SD of a constant is 1."""
     values = values.double()
     constant = values.amax(over, keepdim=True) == values.amin(over, keepdim=True)
     deviation = values.std(over, correction=0, keepdim=True)

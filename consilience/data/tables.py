@@ -70,23 +70,23 @@ def from_table(
     Args:
         pattern: A folder, a glob pattern, several patterns separated by commas, or the files.
         target: The column to predict; left out where `columns` names it, or `time` and `event` are given.
-        split: How to hand out the rows of all files to `sites` instead.
-        sites: Without a split, how many of the files to take; a single file is handed out to so many sites, by class,
+        split: How to deal the rows of all files to `sites` instead.
+        sites: Without a split, how many of the files to take; a single file is dealt to so many sites, by class,
             or evenly in a regression.
         test: The share held out, as in `Dataset.split`.
         calibration: How many labelled rows the server has.
         inputs: How many rows without labels the server has, or, below 1, what share.
         validation: The share cut from each site's training rows to tune on.
-        conformal: The share that each site sets aside for prediction sets.
+        conformal: The share that each site holds out for prediction sets.
         seed: Equal seeds give equal roles.
         standardise: Whether features, and regression targets, are scaled by all training rows.
         task: "classification" or "regression", where the target's column would be read as the other; "counts" where it
             holds counts of events.
         time: The column of times to an event, for survival; with `event`.
-        event: The column that says 1 where the event was seen at that time, 0 where nobody looked for longer.
+        event: The column that says 1 where the event was seen at that time, 0 where it was censored.
         exposure: For counts, the column of how long, or how many, each row was exposed to risk.
-        missing: "refuse" to refuse missing cells; "mean" to fill a gap with the mean of the training rows and mark it
-            in a column of its own; "impute" or "impute:20" to fill it so many times by draws at the site, for methods
+        missing: "refuse" to refuse missing cells; "mean" to fill them with the mean of the training rows and add
+            an indicator column; "impute" or "impute:20" to fill it so many times by draws at the site, for methods
             that send a Gaussian.
         text: Columns to read as categories though they look like numbers.
         drop: Columns to leave out, such as row numbers.
@@ -174,8 +174,8 @@ def from_frame(
     Args:
         frame: The rows; columns of text become one column per category.
         target: The column to predict, as in `from_table`.
-        group: The column that names the site of each row; without it, rows are handed out to `sites`.
-        split: How to hand out the rows instead.
+        group: The column that names the site of each row; without it, rows are dealt to `sites`.
+        split: How to deal the rows instead.
         sites: How many sites, without `group`.
         task: As in `from_table`.
         time: As in `from_table`.
@@ -267,7 +267,7 @@ def read_sites(
         pattern: The files, as in `from_table`.
         target: The column to predict; None where `time` and `event` are.
         reading: How tables are read.
-        split: How rows are handed out; by files or groups if None.
+        split: How rows are dealt; by files or groups if None.
         standardise: Whether features, and regression targets, are scaled by all training rows.
         time: The column of times to an event, for survival.
         event: The column that says whether the event was seen.
@@ -313,10 +313,10 @@ def read_rows(
 
 
 def split_files(data: Dataset, split: Split | None, sites: int | None, **roles: Any) -> Sites:
-    """Give the rows of files their roles; a single file is handed out to several sites.
+    """Give the rows of files their roles; a single file is dealt to several sites.
 
     Args:
-        split: How they are handed out; by files or groups if None.
+        split: How they are dealt; by files or groups if None.
         roles: Further arguments of `Dataset.split`.
     """
     if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:
@@ -408,12 +408,12 @@ def _doubts(name: str, cells: Cells, site: Tensor, target: bool, values: Numbers
 
 
 def _check_imputed(columns: Sequence[Column]) -> None:
-    """Refuse gaps that are not drawn."""
+    """Refuse missing values that are not drawn."""
     for column in columns:
         if column.categories is not None and bool(column.gaps.any()):
             raise InputError(
-                f"Column '{column.name}' is a category with gaps, and draws are for numbers: write missing='mean', or "
-                "give its gaps a category of their own."
+                f"Column '{column.name}' is a category with missing values, and draws are for numbers: write "
+                "missing='mean', or give them a category of their own."
             )
 
 
@@ -463,7 +463,7 @@ def _groups(name: str, cells: Cells) -> tuple[tuple[str, ...], Tensor]:
 
 
 def is_tables(data: str) -> bool:
-    """Tell whether data are named by files rather than by a data set's name."""
+    """Say whether data are named by files rather than by a data set's name."""
     return all(is_table_file(part) or Path(part).is_dir() for part in data.split(","))
 
 

@@ -32,7 +32,7 @@ class Between:
     high: float = math.inf
 
     def holds(self, value: float) -> bool:
-        """Tell whether a number lies in the range, but for rounding."""
+        """Say whether a number lies in the range, but for rounding."""
         return self.low - ROUNDING <= value <= self.high + ROUNDING
 
 
@@ -237,7 +237,7 @@ def _declared_types(kind: Any) -> Mapping[str, Any]:
 
 
 def matches(declared: Any, value: Any) -> bool:
-    """Tell whether a value is of the type that is declared, and in its range where it has one.
+    """Say whether a value is of the type that is declared, and in its range where it has one.
 
     Args:
         declared: A type as `declared_types` gives it; None where it is not known.

@@ -436,7 +436,7 @@ def count_events(p: Distribution, y: Tensor) -> int:
 
 
 def enough_events(p: Distribution, y: Tensor, enough: int, what: str) -> float:
-    """Tell how far rows may choose a number by themselves; warn where they hold one class alone.
+    """Say how far rows may choose a number by themselves; warn where they hold one class alone.
 
     Args:
         what: What is chosen, for the warning.

@@ -87,7 +87,7 @@ class Given(NamedTuple):
     Attributes:
         posterior: Of the weights; that of the intercept is of the common one, where intercepts are random.
         information: The precision of the rows' likelihood [P, P], the sites' intercepts out of the way.
-        tau: The deviation of the sites' intercepts; () where they are free.
+        tau: The SD of the sites' intercepts; () where they are free.
     """
 
     posterior: Dense
@@ -149,12 +149,12 @@ def check_centre(task: Task, centre: str | None, has_hessian: bool, private: boo
 
 
 def has_centres(task: Task, centre: str | None) -> bool:
-    """Tell whether sites get intercepts: the baseline hazards of times are theirs anyway."""
+    """Say whether sites get intercepts: the baseline hazards of times are theirs anyway."""
     return centre is not None and not isinstance(task.likelihood, Cox)
 
 
 def learns_numbers(task: Task) -> bool:
-    """Tell whether outcomes are numbers, whose sums decide everything."""
+    """Say whether outcomes are numbers, whose sums decide everything."""
     return isinstance(task.likelihood, GaussianNoise)
 
 

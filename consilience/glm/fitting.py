@@ -1,6 +1,6 @@
 """Fit a head to sums: it learns on fixed features from them alone, with its uncertainty, in closed form.
 
-All heads use features in units of their deviation over all sites' rows. Each has one setting λ, the weight of its
+All heads use features in units of their SD over all sites' rows. Each has one setting λ, the weight of its
 prior, which maximises the marginal likelihood or is chosen by rows left out one at a time; that is closed form too.
 """
 
@@ -153,7 +153,7 @@ def least_share(wire: str, totals: Sums) -> float:
 
 
 def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str, dict[str, float]]:
-    """Tell which settings were chosen at an end of what was tried.
+    """Say which settings were chosen at an end of what was tried.
 
     Args:
         least: The smallest that it could be.

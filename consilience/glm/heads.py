@@ -262,7 +262,7 @@ class Discriminant:
     def log_evidence(self, fit: Classes, share: float) -> float:
         """See `Head.log_evidence`; the prior of Σ has D + 2 degrees of freedom.
 
-        Where features depend on each other, as the marks of a category's levels do, rows have no density in the
+        Where features depend on each other, as the indicators of a category's levels do, rows have no density in the
         directions in which none of them varies: these are left out.
         """
         values = fit.values

@@ -73,8 +73,8 @@ def check_proper(task: Task) -> None:
     """
     if isinstance(task.likelihood, Softmax) and isinstance(task.prior, Flat):
         raise InputError(
-            "A flat prior leaves some weights open: no row tells the level that the logits of all classes share, and a "
-            "site's posterior is no Gaussian. Give a prior of finite variance (prior_var), or use glm."
+            "A flat prior leaves some weights open: no row shows the level that the logits of all classes share, and "
+            "a site's posterior is no Gaussian. Give a prior of finite variance (prior_var), or use glm."
         )
 
 

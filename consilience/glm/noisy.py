@@ -1,7 +1,7 @@
 """Sums over bounded rows, released with noise, and a linear head whose posterior knows about the noise.
 
 **What is released.** Features ψ with ‖ψ‖ ≤ 1 and the constant κ make a = (κ, ψ)/√(1 + κ²), so that ‖a‖ ≤ 1. A label is
-t, its mark among zeros, or a target y/bound with ‖t‖ ≤ 1. A row's part of the released vector is
+t, its label among zeros, or a target y/bound with ‖t‖ ≤ 1. A row's part of the released vector is
 
     v = (√g·svec(aaᵀ),  √h·t⊗a,  √q·t²),   g + h + q = 1,   q = 0 for classes
 
@@ -27,9 +27,9 @@ likelihood of each coefficient, and w ~ N(0, ω) makes its posterior one too:
 1 and 2 are repeated until they settle (an EM algorithm). With no noise this is Bayesian linear regression by MacKay's
 updates. The eigenvalues of A are those of G spread out by E, some below 0. ξ is the estimate of uᵀGu that is best on
 average over all rotations, ξ = γ − 2τ² Σⱼ 1/(γ − γⱼ) (Bun, Allez, Bouchaud and Potters 2016), and at least 0: so A is
-made positive semi-definite, and directions of noise alone are left to the prior. No ridge is chosen by hand.
+made positive semi-definite, and directions of noise alone are left to the prior. No ridge is tuned.
 
-**A temperature, for a little more.** Marks are not Gaussian, and under much noise their shrunk means say too little. A
+**A temperature, for a little more.** Labels are not Gaussian, and under much noise their shrunk means say too little. A
 second, small release is v = (ℓ(T) − ℓ(1))/(r√m) for m temperatures T, ℓ the log-probability of the row's label and each
 difference clipped to ±r, so that ‖v‖ ≤ 1. The server shrinks the sums towards 0 by what of their size is noise (James
 and Stein), adds log T ~ N(0, 1), and takes the top of the parabola through the best T and its neighbours.
@@ -75,7 +75,7 @@ class NoisySums(NamedTuple):
 
     Attributes:
         gram: A [K, K].
-        cross: B [C, K], of marks or of targets in units of their bound.
+        cross: B [C, K], of labels or of targets in units of their bound.
         square: Σ t² [C].
         size: n.
         gram_var: τ², of what is off the diagonal.
@@ -205,7 +205,7 @@ def read_release(
     if classes is None:
         square = square / root_square
         square_var = variance / root_square**2
-    else:  # a mark is its own square
+    else:  # a label of 0 or 1 is its own square
         square = cross[:, 0] / scale[0]
         square_var = variance / (root_cross * scale[0]) ** 2
     gram_var = variance / (2 * root_gram**2)
@@ -309,7 +309,7 @@ class Noisy:
     def __post_init__(self) -> None:
         if isinstance(self.head, OneHot) and (self.head.floor or self.head.rates):
             raise InputError(
-                "Sums with noise do not tell the classes' shares, which these need: OneHot(floor=False, rates=False)."
+                "Sums with noise do not show the classes' shares, which these need: OneHot(floor=False, rates=False)."
             )
 
     def predict(self, fit: Any, features: Tensor) -> Distribution:

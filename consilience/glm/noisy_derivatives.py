@@ -2,7 +2,7 @@
 
 **What is released.** Features ψ with ‖ψ‖ ≤ 1 and the constant κ make a = (κ, ψ)/√(1 + κ²), so that ‖a‖ ≤ 1 (without a
 bias, a = ψ). Weights are t = Qᵀθ [C−1, K] with orthonormal contrasts Q [C, C−1] of the classes: what all classes share
-changes no probability p. With y the label's mark and S = diag(p) − ppᵀ, a row's part of the released vector at t is
+changes no probability p. With y the indicator and S = diag(p) − ppᵀ, a row's part of the released vector at t is
 
     v = (Qᵀ(p − y)⊗a/√2,  2√g·svec(QᵀSQ⊗aaᵀ)),   g = 2/3 for two classes, 1/4 for more
 

@@ -53,13 +53,13 @@ class Told(NamedTuple):
 
 
 def is_on_columns(model: nn.Module) -> bool:
-    """Tell whether a model is one linear layer on the columns themselves, so that its weights are effects."""
+    """Say whether a model is one linear layer on the columns themselves, so that its weights are effects."""
     layers = flatten(model)
     return isinstance(layers[-1], nn.Linear) and all(isinstance(layer, nn.Flatten) for layer in layers[:-1])
 
 
 def fits_alone(task: Task) -> bool:
-    """Tell whether a site finds a fit of its own: numbers have it in their sums.
+    """Say whether a site finds a fit of its own: numbers have it in their sums.
 
     Args:
         task: A task whose model ends in a linear layer.

@@ -129,7 +129,7 @@ def aggregate_private(
 
 
 def part_of(last: bool) -> float:
-    """Tell which share of μ² a round of a private run takes.
+    """Say which share of μ² a round of a private run takes.
 
     Args:
         last: Whether it is the last one.

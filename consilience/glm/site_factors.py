@@ -163,7 +163,7 @@ def as_posterior(task: Task, belief: Belief, log_noise: Tensor | tuple[()]) -> D
 
 
 def spread_of(task: Task) -> float:
-    """Tell how many times wider what people read is than a weight.
+    """Say how many times wider what people read is than a weight.
 
     Returns:
         √2 for classes: log-odds are differences of two logits; 1 for numbers.

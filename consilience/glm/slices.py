@@ -76,7 +76,7 @@ def draw_slices(target: Callable[[Tensor], Tensor], around: Normal, chains: int,
 
 
 def disagreement(drawn: Tensor) -> float:
-    """Tell how far chains are from drawing from the same (Gelman and Rubin 1992).
+    """Say how far chains are from drawing from the same (Gelman and Rubin 1992).
 
     Args:
         drawn: Draws [chains, draws, P].

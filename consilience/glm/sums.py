@@ -37,7 +37,7 @@ class Sums(NamedTuple):
         cross: Σ y φᵀ [C, D + 1]: a row a class, which begins with the class's count; or a row a target.
         gram: The upper triangle of Σ φφᵀ, row by row [T]; one for each class [C, T] where a head wants it.
         square: Σ y² of every target [M]; of no use for classes, [0].
-        scale: Where Gram matrices are sent in half precision, their first rows and the features' deviations
+        scale: Where Gram matrices are sent in half precision, their first rows and the features' SDs
             [G, 2, D + 1]: matrices then hold correlations about the mean; [0] for any other precision.
     """
 
@@ -54,12 +54,12 @@ class Sums(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Totals about their mean, every feature in units of its deviation: z = (φ − mean) / scale.
+    """Totals about their mean, every feature in units of its SD: z = (φ − mean) / scale.
 
     Attributes:
         size: n, the number of rows.
         mean: Of each feature [D].
-        scale: The deviation of each feature [D]; 1 where it is constant.
+        scale: The SD of each feature [D]; 1 where it is constant.
         scatter: Σ zzᵀ [D, D].
         cross: Σ (y − ȳ) zᵀ [C, D].
         target: ȳ of every target, or the share of every class [C].
@@ -238,7 +238,7 @@ def compress(sums: Sums, dtype: torch.dtype) -> Sums:
     """Round sums for sending; counts stay whole.
 
     Half precision holds neither large numbers nor small differences of them, so that Gram matrices become correlations
-    about the mean, beside means and deviations in single precision.
+    about the mean, beside means and SDs in single precision.
 
     Args:
         dtype: float64, float32 or float16.

@@ -20,9 +20,9 @@ from consilience.models.maps import learns_last_layer
 from consilience.task import Task
 
 FEW = 10.0  # rows for each weight of an output, the median of the sites: below that
-STRONG = 3.0  # and with log-odds whose deviation is above that, intervals were seen to be too narrow
+STRONG = 3.0  # and with log-odds whose SD is above that, intervals were seen to be too narrow
 STRONG_EFFECTS = (
-    "Effects are strong and sites small (about {rows:.1f} rows for each coefficient, log-odds of deviation "
+    "Effects are strong and sites small (about {rows:.1f} rows for each coefficient, log-odds of SD "
     "{size:.1f}): intervals from one round are too narrow there. Those for 95 % held {covered} in simulations with 20 "
     "sites of 25 rows and three log odds ratios of 2. Use glm, which needs no Gaussian of a site, or larger sites."
 )

@@ -149,7 +149,7 @@ class DPSGD:
 
     @property
     def sigma(self) -> float:
-        """σ, the noise's deviation in units of C."""
+        """σ, the noise's SD in units of C."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         return noise_for(self.epsilon, self.delta, self.share, self.steps * (self.rounds or 1))

@@ -24,7 +24,7 @@ ROWS = 8192  # passed at a time
 
 
 def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tensor], data: Data) -> Tensor | None:
-    """Tell whether training ended where no descent does.
+    """Say whether training ended where no descent does.
 
     That is with a mean loss above the one before training and above that of predicting 0 (of counts, their mean), or
     with a learned noise above the one before training and above the targets' own variance around 0.

@@ -25,18 +25,17 @@ RIDGE = 1e-8  # of a design's mean square, so that levels that add up to 1 can b
 
 @dataclass(frozen=True)
 class MultipleImputation:
-    """Fill the gaps m times by draws, fit each table, and add the spread between the fits to the posterior.
+    """Fill missing values m times by draws, fit each table, and add the spread between the fits to the posterior.
 
-    1   for i = 1 … m: draw every gap, column by column, from a linear regression on the other columns and the target
+    1   for i = 1 … m: draw what is missing, column by column, from a linear regression on other columns and the target
     2       N(μᵢ, Wᵢ) ← the inference on that table
     3   N(μ̄, W̄ + (1 + 1/m) B), with B the covariance of the μᵢ (Rubin's rules)
 
-    Marks of gaps that were filled say "known" from then on. A column that is missing in every row of a client stays as
-    it is.
+    Indicators of values that were filled say "known" from then on. A column that a client has in no row stays as it is.
 
     Attributes:
         inference: how a table is fitted; it must give a Gaussian
-        marks: which feature holds a column and which one marks its gaps, as `1:2,4:5`; see `marks_of`
+        marks: which feature holds a column and which one is its missing-value indicator, as `1:2,4:5`; see `marks_of`
         tables: m
         sweeps: passes over the columns for one table
     """
@@ -69,7 +68,7 @@ class MultipleImputation:
 
 
 def marks_of(names: Sequence[str]) -> str:
-    """Find which features mark the gaps of which, for the setting `marks`.
+    """Find which features indicate the missing values of which, for the setting `marks`.
 
     Args:
         names: The features' names, as `feature_names` of sites and of an agreement.
@@ -99,7 +98,7 @@ def read_marks(text: str) -> list[tuple[int, int]]:
     except ValueError:
         pairs = []
     if not pairs or any(len(pair) != 2 for pair in pairs):
-        raise InputError(f"marks={text!r} is no list of columns and their marks: write for example marks=1:2,4:5.")
+        raise InputError(f"marks={text!r} is no list of columns and their indicators: write for example marks=1:2,4:5.")
     return [(value, mark) for value, mark in pairs]
 
 
@@ -111,16 +110,16 @@ def _outcome(task: Task, data: Data) -> Tensor:
 
 
 def impute(data: Data, outcome: Tensor, pairs: Sequence[tuple[int, int]], sweeps: int, key: Key) -> Tensor:
-    """Draw the gaps of a table once.
+    """Draw the missing values of a table once.
 
     Args:
-        data: The rows; a mark above 0 is a gap.
+        data: The rows; where an indicator is above 0, the value is missing.
         outcome: Columns of the target, [N, …].
-        pairs: Which feature holds a column and which one marks its gaps.
+        pairs: Which feature holds a column and which one is its missing-value indicator.
         sweeps: Passes over the columns.
 
     Returns:
-        Features without gaps, [N, D].
+        Features with nothing missing, [N, D].
     """
     x = data.x.double()
     w = (data.w > 0).double()

@@ -120,7 +120,7 @@ class Sampler:
 
 
 def is_linear(task: Task) -> bool:
-    """Tell whether a model is linear in its weights, and small enough for a matrix of their curvatures.
+    """Say whether a model is linear in its weights, and small enough for a matrix of their curvatures.
 
     Args:
         task: the network and its likelihood

@@ -48,7 +48,7 @@ class About:
         name: On the command line; the class's name in lower case if empty.
         paper: The method in words, full stop, two spaces, its paper; the first line of the method's file if empty.
         sends: What leaves a site, in words.
-        needs: What the server must hold, however the method is set; all that it wants as it is set: `needs(method)`.
+        needs: What the server must hold, whatever the settings; for all that it wants with its own: `needs(method)`.
         tasks: What it can learn: classification, regression, counts, survival.
         rounds: How many; `ONE_SHOT` where a second would repeat the first.
         everyone: Whether it needs a reply from every client in every round.

@@ -12,7 +12,7 @@
 | `Releasable` | predicting needs other fields of the state than the posterior | `hand_out` |
 | `Tunable` | sites can choose a setting of the pool after the round | `knob`, `turn`, `sweep` |
 | `Reusable` | methods of other settings can use its first replies | `reply_settings` |
-| `Imputable` | clients may fill gaps several times | `imputed` |
+| `Imputable` | clients may fill missing values several times | `imputed` |
 | `Diagnosed` | it has something to say about itself in reports | `diagnose`, `monitored` |
 | `OnFeatures` | it learns one linear layer on a fixed feature map | `own_prior`, `sums_by_class`, `weighs` |
 | `OnColumns` | a linear model of the columns is usual for it | `on_linear` |
@@ -57,7 +57,7 @@ class Summable:
     def summation(self) -> Summation | None:
         """Say how a reply becomes summands and a total what `aggregate` needs: by default the mean by rows, or the sum.
 
-        None where the method, as it is set, is no sum.
+        None where the method, with these settings, is no sum.
         """
         if self.about.reply is ReplyKind.SUM:
             return Total()
@@ -120,7 +120,7 @@ class Validated:
 
 
 class Personal(ABC):
-    """Sites have models of their own, made at home of what was handed out and what the site keeps."""
+    """Sites have models of their own, made at home of what was released and what the site keeps."""
 
     @abstractmethod
     def at_home(self, task: Task, state: Any, memory: Tree) -> Any:
@@ -172,7 +172,7 @@ class Pooling(ABC):
     def remarks(self, state: Any, hand_out: str, labelled: bool) -> list[str]:
         """Say what somebody who is handed the model should know of its settings.
 
-        It is handed out as mixture, student or ensemble; `labelled` where the coordinator's labelled rows fitted it.
+        It is released as mixture, student or ensemble; `labelled` where the coordinator's labelled rows fitted it.
         """
         return []
 
@@ -226,11 +226,11 @@ class Reusable(ABC):
 
 
 class Imputable(ABC):
-    """Clients may fill gaps several times, and add the spread between the fits to what they send."""
+    """Clients may fill missing values several times, and add the spread between the fits to what they send."""
 
     @abstractmethod
     def imputed(self, marks: str, tables: int) -> Method:
-        """Make the method that fills so many tables; `marks` says which feature marks whose gaps, as `1:2,4:5`."""
+        """Make the method that fills so many tables; `marks` says which feature is whose indicator, as `1:2,4:5`."""
 
 
 class Diagnosed:

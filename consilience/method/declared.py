@@ -1,4 +1,4 @@
-"""What follows from what a method says about itself, as it is set."""
+"""What follows from what a method says about itself, with these settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def name(method: Method | type[Method]) -> str:
 
 
 def needs(method: Method) -> set[Needs]:
-    """List all that a method wants to see at the server, as it is set: for itself, its inner method, its student.
+    """List all that a method wants at the server, with these settings: for itself, its inner method, its student.
 
     Example:
         >>> import consilience as co
@@ -82,13 +82,13 @@ def group(method: Method) -> str:
 
 
 def pools_rows(method: Method | type[Method]) -> bool:
-    """Tell whether a method is a bound that runs on all sites' rows in one place."""
+    """Say whether a method is a bound that runs on all sites' rows in one place."""
     kind = kind_of(method)
     return issubclass(kind, Bound) and kind.pooled
 
 
 def usual_rounds(method: Method | type[Method], private: bool = False) -> int:
-    """Tell how many rounds a method runs for unless asked otherwise.
+    """Say how many rounds a method runs for unless asked otherwise.
 
     Args:
         method: The method, or its class.
@@ -106,7 +106,7 @@ def usual_rounds(method: Method | type[Method], private: bool = False) -> int:
 
 
 def private_rounds(method: Method | type[Method]) -> int:
-    """Tell how many rounds a method's private form has, no more and no less; 0: as many as usual, or fewer."""
+    """Say how many rounds a method's private form has, no more and no less; 0: as many as usual, or fewer."""
     kind = kind_of(method)
     if issubclass(kind, Private):
         return kind.private_rounds
@@ -131,14 +131,14 @@ def in_studies(method: Method | type[Method], chosen: Iterable[str] = ()) -> tup
 
 
 def shows_inputs(method: Method) -> bool:
-    """Tell whether the first message holds the server's inputs, so that a site cannot make it for itself."""
+    """Say whether the first message holds the server's inputs, so that a site cannot make it for itself."""
     if isinstance(method, ShowsInputs):
         return method.shows_inputs
     return method.about.needs is Needs.INPUTS
 
 
 def moves_statistics(method: Method) -> bool:
-    """Tell whether a method, with its inferences as they are set, can train batch normalisation."""
+    """Say whether a method, with its inferences' settings, can train batch normalisation."""
     inferences: list[Any] = [method.inference]
     if method.distil:
         inferences.append(method.distil.inference)
@@ -150,23 +150,23 @@ def moves_statistics(method: Method) -> bool:
 
 
 def knows_sites(method: Method | type[Method]) -> bool:
-    """Tell whether the pool must know whose posterior is whose, so that it is no mixture of samples without names."""
+    """Say whether the pool must know whose posterior is whose, so that it is no mixture of samples without names."""
     kind = kind_of(method)
     return issubclass(kind, Pooling) and kind.by_site
 
 
 def is_sum(method: Method | type[Method]) -> bool:
-    """Tell whether the model is made of a sum, so that two models less one another show who is in one alone."""
+    """Say whether the model is made of a sum, so that two models less one another show who is in one alone."""
     return issubclass(kind_of(method), Summable) and method.about.reply is not ReplyKind.OTHER
 
 
 def shares_replies(method: Method | type[Method]) -> bool:
-    """Tell whether a first reply is the inference's posterior on the untouched task, which other methods can pool."""
+    """Say whether a first reply is the inference's posterior on the untouched task, which other methods can pool."""
     return method.about.reply is ReplyKind.POSTERIOR
 
 
 def sends_inference(method: Method | type[Method]) -> bool:
-    """Tell whether all that a client sends is what its inference returns: a private inference makes it private."""
+    """Say whether all that a client sends is what its inference returns: a private inference makes it private."""
     return method.about.reply in (ReplyKind.POSTERIOR, ReplyKind.WEIGHTS)
 
 
@@ -180,19 +180,19 @@ def reply_settings(method: Method) -> Any:
 
 
 def summation(method: Method) -> Summation | None:
-    """Say how replies are added up; None where the method, as it is set, is no sum."""
+    """Say how replies are added up; None where the method, with these settings, is no sum."""
     if isinstance(method, Summable):
         return method.summation()
     return None
 
 
 def averages(method: Method) -> bool:
-    """Tell whether `aggregate` uses the mean of the replies, weighted by rows, alone."""
+    """Say whether `aggregate` uses the mean of the replies, weighted by rows, alone."""
     return summation(method) == Mean()
 
 
 def folds(method: Method) -> bool:
-    """Tell whether replies may become one as they arrive, so that a round of many clients needs little memory."""
+    """Say whether replies may become one as they arrive, so that a round of many clients needs little memory."""
     return isinstance(method, Summable) and method.folds
 
 
@@ -328,7 +328,7 @@ def hand_out(method: Method, state: Any, ensemble: bool) -> Tree:
     """Strip a state to what predicting needs: anything else stays with the coordinator.
 
     Args:
-        ensemble: Whether the sites' posteriors are handed out, and not one posterior or student alone.
+        ensemble: Whether the sites' posteriors are released, and not one posterior or student alone.
 
     Returns:
         The state with () in the other fields.
@@ -355,23 +355,23 @@ def remarks(method: Method, state: Any, hand_out: str, labelled: bool) -> list[s
 
 
 def tempers(method: Method) -> bool:
-    """Tell whether calibration rows may choose a temperature: not where they were trained on."""
+    """Say whether calibration rows may choose a temperature: not where they were trained on."""
     return not isinstance(method, Bound) or method.tempers
 
 
 def sends_nothing(method: Method) -> bool:
-    """Tell whether a method sends nothing outside a simulation."""
+    """Say whether a method sends nothing outside a simulation."""
     return isinstance(method, Bound) and method.silent
 
 
 def impute(method: Method, marks: str, tables: int) -> Method:
-    """Fill gaps several times at the client, and add the spread between the fits to what it sends.
+    """Fill missing values several times at the client, and add the spread between the fits to what it sends.
 
     Args:
-        marks: Which feature holds a column and which one marks its gaps, as `1:2,4:5`.
+        marks: Which feature holds a column and which one is its missing-value indicator, as `1:2,4:5`.
 
     Returns:
-        The method that does so; bounds take a filled gap for a number.
+        The method that does so; bounds take a filled value for a number.
 
     Raises:
         InputError: It sends no Gaussian, which Rubin's rules combine.
@@ -382,5 +382,5 @@ def impute(method: Method, marks: str, tables: int) -> Method:
         return method
     raise InputError(
         f"{name(method)} sends no Gaussian posterior, and multiple imputation combines Gaussians: choose a method "
-        "that does, or let gaps be filled by means."
+        "that does, or let missing values be filled by means."
     )

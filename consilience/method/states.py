@@ -45,7 +45,7 @@ class KeepsPosteriors(Protocol):
     """A state that keeps the clients' posteriors, as `Pooled` does.
 
     Attributes:
-        posteriors: One for each client that replied; () where they are not handed out.
+        posteriors: One for each client that replied; () where they are not released.
         weights: nₖ / n.
     """
 
@@ -54,7 +54,7 @@ class KeepsPosteriors(Protocol):
 
 
 def keeps_posteriors(state: Any) -> bool:
-    """Tell whether a state holds the clients' posteriors."""
+    """Say whether a state holds the clients' posteriors."""
     return isinstance(state, KeepsPosteriors) and bool(state.posteriors)
 
 

@@ -1,6 +1,6 @@
 """Which model predicts: a site's own where it has one, else the one for all, which a newcomer gets.
 
-Whatever predicts, scores, calibrates or exports a model asks here, so that what is scored is what is handed out.
+Whatever predicts, scores, calibrates or exports a model asks here, so that what is scored is what is released.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from consilience.tree import Tree
 
 
 def is_made_at_home(method: Method) -> bool:
-    """Tell whether sites make models of their own of what they keep."""
+    """Say whether sites make models of their own of what they keep."""
     return isinstance(method, Personal)
 
 
 def has_common(method: Method | type[Method]) -> bool:
-    """Tell whether there is a model for all sites, which a newcomer gets."""
+    """Say whether there is a model for all sites, which a newcomer gets."""
     kind = kind_of(method)
     return not issubclass(kind, Bound) or kind.common
 
 
 def is_personal(method: Method) -> bool:
-    """Tell whether sites have models of their own, made at home or known to the server of a simulation."""
+    """Say whether sites have models of their own, made at home or known to the server of a simulation."""
     return is_made_at_home(method) or not has_common(method)
 
 

@@ -68,7 +68,7 @@ def known_method(text: str) -> str:
 
 
 def is_own_method(text: str) -> bool:
-    """Tell whether a method is named by code to be imported.
+    """Say whether a method is named by code to be imported.
 
     Args:
         text: A method as people name it.

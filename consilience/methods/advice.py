@@ -193,7 +193,7 @@ def cautions(situation: Situation) -> tuple[str, ...]:
 
 
 def fits(conditions: Mapping[str, Any], situation: Situation) -> bool:
-    """Tell whether a rule's conditions all hold.
+    """Say whether a rule's conditions all hold.
 
     Args:
         conditions: What must hold, by the names of a situation's fields.

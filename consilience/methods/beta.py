@@ -133,7 +133,7 @@ class BetaPredictiveBayes(Pooling, Tunable, Releasable, Diagnosed, BatchNormed, 
 
     def remarks(self, state: Interpolated, hand_out: str, labelled: bool) -> list[str]:
         if hand_out == "mixture":
-            return ["The study hands out a mixture without names, from which β cannot be chosen: this is it (β = 0)."]
+            return ["The study releases a mixture without names, from which β cannot be chosen: this is it (β = 0)."]
         if labelled:
             return [f"β = {float(state.beta):.2f}, fitted on the coordinator's own labelled rows."]
         if hand_out == "ensemble":

@@ -1,4 +1,4 @@
-"""What a method, as it is set, promises about single rows, and what it must refuse to promise."""
+"""What a method, with these settings, promises about single rows, and what it must refuse to promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Method)
 
 
 def privacy_of(method: Method) -> Privacy | None:
-    """Find what a method, as it is set, promises about its clients' rows.
+    """Find what a method, with these settings, promises about its clients' rows.
 
     Args:
         method: The method with its settings.

@@ -27,10 +27,10 @@ class EvidenceTuned(Pooling, Validated, Releasable, Diagnosed, BatchNormed, Meth
     """Two rounds; evidence pooling, then one small message a client to choose λ and a temperature. No server data.
 
         for each client k of K, in parallel
-    1       set a share of its rows aside, and send evidence from the others (lines 1–2 of evidence pooling)
+    1       hold out a share of its rows, and send evidence from the others (lines 1–2 of evidence pooling)
     2   send all clients' evidence to every client
         for each client k of K, in parallel
-    3       for each (λ, t) of a grid: the summed log-score of the pool on the rows set aside; send these sums
+    3       for each (λ, t) of a grid: the summed log-score of the pool on the rows held out; send these sums
     4   λ, t ← the largest total
 
     Attributes:
@@ -95,7 +95,7 @@ class EvidenceTuned(Pooling, Validated, Releasable, Diagnosed, BatchNormed, Meth
         return self.pool(1.0).hand_out(state, ensemble)
 
     def fewest(self, reply: Reply) -> Tensor:
-        return (torch.as_tensor(reply.keep) > 0).sum()  # the rows set aside, behind the sums
+        return (torch.as_tensor(reply.keep) > 0).sum()  # the rows held out, behind the sums
 
     def pool(self, penalty: float) -> EvidencePooling:
         """Return evidence pooling with this λ."""

@@ -57,7 +57,7 @@ GRID = [(share, t) for share in SHARES for t in TEMPERATURES]
 
 @dataclass(frozen=True)
 class ExactTuned(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Method):
-    """Two rounds; exact pooling, then one small message a client to choose head, λ and temperature. No row set aside.
+    """Two rounds; exact pooling, then one small message a client to choose head, λ and temperature. No row held out.
 
         for each client k of K, in parallel
     1       send the sums Sₖ (line 1 of exact pooling)

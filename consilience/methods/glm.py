@@ -246,7 +246,7 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Metho
         return Total(summands_of)  # a site's own fit is no summand: where replies are masked, it stays there
 
     def has_hessian(self, task: Task) -> bool:
-        """Tell whether there are few enough weights for a matrix of all pairs."""
+        """Say whether there are few enough weights for a matrix of all pairs."""
         return sum(leaf.numel() for leaf in layer_of(task).values()) <= self.largest
 
 

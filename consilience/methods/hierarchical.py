@@ -243,7 +243,7 @@ def check_problem(method: Hierarchical, task: Task) -> None:
     if method.marks and classes_of(task) is None:
         raise InputError(
             "hierarchical sends sums for numbers, and multiple imputation combines Gaussians: use gaussian_product, or "
-            "let gaps be filled by means."
+            "let missing values be filled by means."
         )
     weights = sum(leaf.numel() for leaf in layer_of(task).values())
     if weights > method.largest:

@@ -1,4 +1,4 @@
-"""Lines to beat: what needs no federated method, fitted on the training rows and scored on the test rows."""
+"""Baselines: what needs no federated method, fitted on the training rows and scored on the test rows."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ def coverage(p: Normal | Counts, y: Tensor, level: float = 0.95) -> float:
 
 
 def inside(p: Normal | Counts, y: Tensor, level: float) -> Tensor:
-    """Tell whether the central interval holds the target, row by row.
+    """Say whether the central interval holds the target, row by row.
 
     Args:
         p: A distribution of N rows, aligned.

@@ -141,7 +141,7 @@ def sharpness(p: Normal, y: Tensor) -> float:
         y: Their targets, of which only the number matters.
 
     Returns:
-        The deviation, in the target's units.
+        The SD, in the target's units.
 
     Example:
         >>> import consilience as co

@@ -86,7 +86,7 @@ def _explain_width(train: Sequence[Data], names: Sequence[str] | None) -> str:
     if len(silent) > 1:
         subject = f"Columns {listed} are"
     return (
-        f"{subject} constant at each site, and hazards are compared within sites only, so that nothing tells what "
+        f"{subject} constant at each site, and hazards are compared within sites only, so that nothing shows what "
         f"follows from it (R's coxph prints NA): leave it out (--drop), {remedy}."
     )
 

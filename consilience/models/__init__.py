@@ -143,7 +143,7 @@ def model(
 
 
 def is_import_path(name: str) -> bool:
-    """Tell whether a network is named by code to be imported, and not by one of the package's own names.
+    """Say whether a network is named by code to be imported, and not by one of the package's own names.
 
     Returns:
         True for 'package.module:factory'.

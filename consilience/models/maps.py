@@ -175,7 +175,7 @@ AT_QUANTILES = ("hats",)
 
 
 def knows_quantiles(name: str) -> bool:
-    """Tell whether a feature map is laid out by the quantiles of columns."""
+    """Say whether a feature map is laid out by the quantiles of columns."""
     return name.partition(":")[0] in AT_QUANTILES
 
 
@@ -322,7 +322,7 @@ def last_layer(model: nn.Module) -> nn.Linear:
 
 
 def learns_last_layer(model: nn.Module) -> bool:
-    """Tell whether a network's only weights are those of its last linear layer."""
+    """Say whether a network's only weights are those of its last linear layer."""
     layers = flatten(model)
     return isinstance(layers[-1], nn.Linear) and not nn.Sequential(*layers[:-1]).state_dict()
 
@@ -366,7 +366,7 @@ def bound_features(feature_map: nn.Module | None, shape: int | Sequence[int]) ->
 
 
 def is_bounded(model: nn.Module) -> bool:
-    """Tell whether the features under a network's last layer have a bounded length.
+    """Say whether the features under a network's last layer have a bounded length.
 
     Args:
         model: A network as a chain of layers.

@@ -136,7 +136,7 @@ class PlainCNN(NamedTuple):
 
 
 def suits_channels_last(model: nn.Module) -> bool:
-    """Tell whether a network is faster with the channels last.
+    """Say whether a network is faster with the channels last.
 
     Max pooling is some ten times as fast, batch normalisation and depthwise convolutions by a third; normalisation in
     groups is slower by more than other convolutions gain.

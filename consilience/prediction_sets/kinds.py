@@ -110,7 +110,7 @@ def site_table(plan: Calibration, scores: Tensor, labels: Tensor, own_rank: int 
         Counts in int64, [C, G + 1] by class and [1, G + 1] else; tables of sites add up.
 
     Raises:
-        InputError: Too few rows are set aside for one score to be sent.
+        InputError: Too few rows are held out for one score to be sent.
     """
     if plan.kind == "class":
         return count_by_class(scores, labels, len(plan.classes), plan.edges)
@@ -142,10 +142,10 @@ def find_guarantee(
             noise hides that too.
 
     Raises:
-        InputError: Too few rows are set aside; the sentence says of which class or site.
+        InputError: Too few rows are held out; the sentence says of which class or site.
     """
     if not sum(sizes) and not plan.noise:
-        raise InputError("No rows are set aside to calibrate prediction sets: split with conformal=0.2.")
+        raise InputError("No rows are held out to calibrate prediction sets: split with conformal=0.2.")
     if plan.kind == "quantile":
         return _from_quantiles(plan, total, sizes, sites, ranks)
     names: tuple[str, ...] = ("",)
@@ -160,8 +160,8 @@ def find_guarantee(
     thresholds = tuple(find_threshold(counts, plan.edges, plan.level, extra, plan.noise) for counts in total)
     if plan.noise and any(math.isinf(threshold) for threshold in thresholds):
         raise InputError(
-            f"The noise is too large for sets of {_percent(plan.level)} from about {min(rows):,} rows: set "
-            "more aside, count on a coarser grid, or add less noise."
+            f"The noise is too large for sets of {_percent(plan.level)} from about {min(rows):,} rows: hold "
+            "more out, count on a coarser grid, or add less noise."
         )
     level = _level_for(plan.level, plan.noise)
     least = min(beta_least(min(rank(level, n, extra), n), n) for n in rows if n > 0)
@@ -275,8 +275,8 @@ def _check_rows(plan: Calibration, rows: Sequence[int], extra: int) -> None:
     elif rank(plan.level, rows[0], extra) > rows[0]:
         needed = extra * fewest_rows(plan.level)
         raise InputError(
-            f"{rows[0]:,} rows of {extra} site(s) are set aside, and sets of {_percent(plan.level)} need about "
-            f"{needed:,}: set more aside, or lower the level."
+            f"{rows[0]:,} rows of {extra} site(s) are held out, and sets of {_percent(plan.level)} need about "
+            f"{needed:,}: hold more out, or lower the level."
         )
 
 
@@ -299,8 +299,8 @@ def few_rows(level: float, counts: dict[str, int], more: str, extra: int = 1) ->
     """
     listed = ", ".join(f"{name} has {n}" for name, n in counts.items())
     return InputError(
-        f"Too few rows are set aside for sets of {_percent(level)}, which need {extra * fewest_rows(level)}: {listed}. "
-        f"Set more aside, lower the level{more}."
+        f"Too few rows are held out for sets of {_percent(level)}, which need {extra * fewest_rows(level)}: {listed}. "
+        f"Hold more out, lower the level{more}."
     )
 
 

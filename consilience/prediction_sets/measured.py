@@ -69,7 +69,7 @@ def measure_groups(inside: Tensor, sizes: Tensor, groups: Mapping[str, Tensor]) 
 
 
 def groups_of(parts: Sequence[int], names: Sequence[str]) -> dict[str, Tensor]:
-    """Tell which of all rows belong to each part.
+    """Say which of all rows belong to each part.
 
     Args:
         parts: How many rows each part has, one after another.

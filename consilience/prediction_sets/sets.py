@@ -261,7 +261,7 @@ def lower_bounds(p: Survival, guarantee: Guarantee, site: str | None = None) -> 
 def contains(
     p: Distribution, y: Tensor, guarantee: Guarantee, site: str | None = None, u: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Tell which sets hold the truth, and how large they are.
+    """Say which sets hold the truth, and how large they are.
 
     Args:
         p: What the model predicts for N rows, on the scale that the network sees.

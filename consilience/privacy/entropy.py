@@ -97,7 +97,7 @@ def secret_draws() -> Iterator[None]:
 
 
 def are_secret() -> bool:
-    """Tell whether draws come from the operating system here.
+    """Say whether draws come from the operating system here.
 
     Returns:
         True within `secret_draws`.

@@ -26,7 +26,7 @@ MOST_EFFECTS = 16  # that are drawn; the table has all
 MOST_SITES = 20  # whose estimates are drawn one by one
 ACROSS = 2
 EXTREME = math.log(9999)  # of a ratio, beyond which none is written or drawn
-UNKNOWN = "not estimable"  # of an effect that a site's rows do not tell
+UNKNOWN = "not estimable"  # of an effect that a site's rows do not determine
 FAR = 5.0  # times the middle interval's half-width from the pooled estimate, beyond which intervals are cut off
 
 
@@ -207,7 +207,7 @@ def _caption(effects: Effects) -> str:
         parts.append("The line below it is where the effect at a new site is expected.")
     if any(len(found) < len(effects) for found in effects.by_site.values()):
         parts.append(
-            f"“{UNKNOWN}” means that the site's rows do not tell this effect, as where a level is missing, "
+            f"“{UNKNOWN}” means that the site's rows do not determine this effect, as where a level is missing, "
             "stands for only one outcome or depends on other columns; the site is left out of τ, I² and Q there."
         )
     parts.append("The dashed line is no effect; intervals far wider than others are cut off.")

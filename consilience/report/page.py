@@ -192,7 +192,7 @@ def seed_fact(seeds: Sequence[int]) -> tuple[str, str]:
 
 
 def is_greyed(key: str, test_rows: int | None) -> bool:
-    """Tell whether a score is unreliable on so few rows.
+    """Say whether a score is unreliable on so few rows.
 
     Args:
         test_rows: How many test rows there are; None where that is not known.

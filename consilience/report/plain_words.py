@@ -95,11 +95,9 @@ def _left(run: RunReport) -> list[str]:
                 span = f"{span} to {human_bytes(sizes[-1])}"
             sentences.append(f"That is {span} of numbers per site and round; “Communication” below lists each site.")
     if run.rows.get("set aside"):
-        sentences.append(
-            "Each site also sent sums of scores over rows it had set aside, by which the model was chosen."
-        )
+        sentences.append("Each site also sent sums of scores over rows it had held out, by which the model was chosen.")
     if run.sets is not None:
-        sentences.append("Each site also sent counts of how unusual the rows it had set aside look to the model.")
+        sentences.append("Each site also sent counts of how unusual the rows it had held out look to the model.")
     if run.evaluated:
         sentences.append("Sites also sent a table of how well predicted probabilities agree with what was observed.")
     sentences.append("Everybody can see each site's name and the number of rows it signed for.")

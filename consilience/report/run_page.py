@@ -143,7 +143,7 @@ def _scores(run: RunReport) -> dict[str, Any]:
         factor = temperature_name(run.tempered.temperature, run.is_regression)
         columns.append(("Tempered", factor, run.tempered))
     columns += [(name, "bound", scores) for _, name, scores in run.scored_bounds]
-    columns += [(name, "line to beat", scores) for name, scores in run.named_baselines]
+    columns += [(name, "baseline", scores) for name, scores in run.named_baselines]
     rows = []
     for key in order(run.scores.metrics):
         grey = is_greyed(key, run.test_rows)

@@ -15,7 +15,7 @@ from consilience.report.plots import figures
 from consilience.report.schema.run_findings import seed_error
 from consilience.report.schema.wording import FEW_ROWS, count, interval, percent, score
 
-FEWEST = 10  # rows with the outcome, and rows without it, below which no intercept or slope is told
+FEWEST = 10  # rows with the outcome, and rows without it, below which no intercept or slope is reported
 RECALIBRATION = ("calibration_intercept", "calibration_slope")
 TOO_FEW = "too few rows"
 

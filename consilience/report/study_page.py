@@ -101,9 +101,9 @@ def _lead(run: RunReport) -> str:
         if run.evaluated:
             finding = f"Calibration on test rows is known from {count(len(run.evaluated), 'site')}; scores stay there."
         return f"{', '.join(size)}. {finding}"
-    finding = f"NLL {number(nll)} on the rows that the sites set aside"
+    finding = f"NLL {number(nll)} on the rows that the sites held out"
     if run.rows.get("set aside"):
-        finding = f"NLL {number(nll)} on the {count(run.rows['set aside'])} rows that the sites set aside"
+        finding = f"NLL {number(nll)} on the {count(run.rows['set aside'])} rows that the sites held out"
     classes = run.content.get("classes")
     if classes:
         finding += f" ({number(math.log(classes))} if all classes were given the same probability)"
@@ -183,7 +183,7 @@ def _notes(run: RunReport) -> list[str]:
     if run.evaluated:
         stays = "of that, calibration alone was sent"
     return [
-        "Scores are means over the rows that the sites set aside, from the sites' sums of log-probabilities; sums give "
+        "Scores are means over the rows that the sites held out, from the sites' sums of log-probabilities; sums give "
         "no intervals.",
         "The same rows were used to choose the values in the heading, so the score is slightly optimistic.",
         f"Each site evaluates the model on its own test rows with `consilience site evaluate`; {stays}.",
@@ -216,14 +216,14 @@ def _pictures(run: RunReport) -> list[Picture]:
 
 def _site_scores(run: RunReport) -> Picture:
     sites = [site for site in run.per_site if site.scores.value("nll") is not None]
-    caption = "NLL on the rows that each site set aside; the dashed line is the NLL over all of them."
+    caption = "NLL on the rows that each site held out; the dashed line is the NLL over all of them."
     weakest = None
     if run.weakest_site:
         weakest = run.weakest_site.name
         caption += f" The diamond marks the weakest site, {weakest}."
     rows = [[site.name, count(site.test), score("nll", site.scores.value("nll"))] for site in sites]
     drawing = Markup(by_site.site_scores(sites, run.scores, ["nll"], weakest))
-    return Picture("Scores by site", drawing, caption, ["Site", "Rows set aside", metric("nll").name], rows)
+    return Picture("Scores by site", drawing, caption, ["Site", "Rows held out", metric("nll").name], rows)
 
 
 def _curve(run: RunReport) -> Picture:

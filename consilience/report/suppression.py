@@ -1,4 +1,4 @@
-"""Small counts, which could tell who is behind them, left out of a page: for studies, where single rows are people."""
+"""Small counts, which could show who is behind them, left out of a page: for studies, where single rows are people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def suppress(run: Json) -> dict[str, Any]:
     """Leave out what may not be shown where no count below `smallest_count` may be.
 
     Single rows go, and the scores of sites with few test rows; bins of a reliability diagram are merged until none
-    tells a small count, and small label counts become None. Sums from which a suppressed count could be found by
+    shows a small count, and small label counts become None. Sums from which a suppressed count could be found by
     subtraction are left out too.
 
     Args:
@@ -64,7 +64,7 @@ def _suppress_site(site: Json, smallest: int) -> dict[str, Any]:
         shown["coverage"] = None
     if site.get("reliability"):
         shown["reliability"] = merge_bins(site["reliability"], smallest)
-        if not shown["reliability"]:  # a fit to one or two events would tell of them
+        if not shown["reliability"]:  # a fit to one or two events would show them
             shown["metrics"] = {key: x for key, x in (shown["metrics"] or {}).items() if key not in RECALIBRATION}
             shown["intervals"] = {}
     return shown

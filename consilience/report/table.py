@@ -182,7 +182,7 @@ def _run_notes(run: RunReport) -> Iterator[str]:
     if run.baselines:
         keys = [key for key in OF_BASELINES if key in run.scores.metrics]
         lines = [f"{name} {_named_scores(scores, keys)}" for name, scores in run.named_baselines]
-        yield f"Lines to beat: {'; '.join(lines)}."
+        yield f"Baselines: {'; '.join(lines)}."
     if run.weakest_site:
         known = run.weakest_site.scores
         scores = ", ".join(f"{metric(key).name} {score(key, x)}" for key, x in known.items() if key in OF_WEAKEST)

@@ -1,4 +1,4 @@
-"""Prediction sets of a run: calibrated on the rows that its sites set aside, measured on their test rows."""
+"""Prediction sets of a run: calibrated on the rows that its sites held out, measured on their test rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OTHER_MODEL = {  # by whether a site's own model predicts
     False: "These thresholds are of the sites' own models: say whose rows these are with site= (--site); a newcomer's "
     "are co.conformal(result, newcomer=True).",
 }
-NONE_ASIDE = "No rows are set aside for prediction sets: split with conformal=0.2, or run with `--conformal 0.2`."
+NONE_ASIDE = "No rows are held out for prediction sets: split with conformal=0.2, or run with `--conformal 0.2`."
 
 
 class SiteModels(NamedTuple):
@@ -75,7 +75,7 @@ def conformal(
     sites: Sites | Problem | None = None,
     newcomer: bool = False,
 ) -> Guarantee:
-    """Calibrate prediction sets of a run on the rows that its sites set aside; nobody trains again.
+    """Calibrate prediction sets of a run on the rows that its sites held out; nobody trains again.
 
     Args:
         result: The run, of any method.
@@ -96,7 +96,7 @@ def conformal(
         models of their own.
 
     Raises:
-        InputError: No rows, or too few, are set aside; the sentence says of which class or site.
+        InputError: No rows, or too few, are held out; the sentence says of which class or site.
 
     Example:
         >>> import consilience as co
@@ -137,7 +137,7 @@ def calibrate(
         seed: What random parts are drawn from.
 
     Raises:
-        InputError: No rows, or too few, are set aside.
+        InputError: No rows, or too few, are held out.
     """
     if sites.conformal is None:
         raise InputError(NONE_ASIDE)
@@ -262,8 +262,8 @@ def report_guarantee(
 
     Returns:
         What `run.json` says under `guarantee`, or why there are no sets; the same of a newcomer's sets under
-        `newcomer_guarantee`, where sites have models of their own beside a common one. Nothing where no rows were set
-        aside.
+        `newcomer_guarantee`, where sites have models of their own beside a common one. Nothing where no rows were
+        held out.
     """
     if sites.conformal is None:
         return {}
@@ -289,7 +289,7 @@ def check_level(sites: Sites, level: float | None) -> None:
         level: The share of rows that the sets shall cover; None where nobody asked.
 
     Raises:
-        InputError: No rows are set aside, or it is not a level.
+        InputError: No rows are held out, or it is not a level.
     """
     if level is None:
         return

@@ -105,7 +105,7 @@ class _Federated(BaseEstimator):
     def _guarantee(self, level: float, kind: str | None) -> Guarantee:
         """The thresholds that fitting found; rows to find others by are not kept."""
         if not self.guarantees_:
-            raise InputError("No rows are set aside for prediction sets: fit with conformal=0.2.")
+            raise InputError("No rows are held out for prediction sets: fit with conformal=0.2.")
         known = self.guarantees_.get((level, kind))
         if known is None:
             levels = ", ".join(f"{each:g}" for each in LEVELS)
@@ -169,7 +169,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
         engine: Where the sites' work runs.
         random_state: What all random numbers come from.
-        conformal: The share of each site's rows set aside for prediction sets; 0 for none.
+        conformal: The share of each site's rows held out for prediction sets; 0 for none.
 
     Attributes:
         classes_: The classes, once fitted.
@@ -260,7 +260,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
         inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
         engine: Where the sites' work runs.
         random_state: What all random numbers come from.
-        conformal: The share of each site's rows set aside for prediction sets; 0 for none.
+        conformal: The share of each site's rows held out for prediction sets; 0 for none.
 
     Attributes:
         result_: The run, once fitted; it holds nobody's rows.

@@ -47,7 +47,7 @@ def features_from(words: str, sites: Sites, public: bool = False) -> nn.Module:
 
 
 def names_a_map(words: str) -> bool:
-    """Tell whether words name a map that is built from them alone; any others are the folder of a run.
+    """Say whether words name a map that is built from them alone; any others are the folder of a run.
 
     Args:
         words: What `features_from` takes.

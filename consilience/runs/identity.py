@@ -63,7 +63,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
         )
     if task.statistics and not moves_statistics(method):
         raise InputError(
-            f"{name(method)} as it is set cannot move the running statistics of batch normalisation "
+            f"{name(method)} with these settings cannot move the running statistics of batch normalisation "
             f"('{task.statistics[0]}'): use GroupNorm in the model, or a method that averages weights."
         )
     task.check(sites.train[0], sites.classes)
@@ -119,7 +119,7 @@ def check_rows(method: Method, task: Task) -> None:
 
 
 def takes_all_rows(inference: Any) -> bool:
-    """Tell whether an inference takes all rows of a client in every step.
+    """Say whether an inference takes all rows of a client in every step.
 
     Args:
         inference: How clients infer; one that starts from a mode is as its `mode` is.

@@ -178,7 +178,7 @@ class Loop:
         tell(RoundEvent(*about, after.rounds, self.rounds, scores, self.seconds))
 
     def is_sound(self, state: Tree) -> bool:
-        """Tell whether a round's model can be kept.
+        """Say whether a round's model can be kept.
 
         Args:
             state: The state after the round, on the run's device.

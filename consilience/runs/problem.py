@@ -108,7 +108,7 @@ class Problem:
         features: The feature map under the network: a name, as `conv:512`, a run's folder, or any network, which is
             frozen. If None and no network is named either, what is usual where a method needs fixed features.
         reading: How tables are read: a `Reading`, or what its `to_text` writes.
-        conformal: The share of training rows set aside for prediction sets.
+        conformal: The share of training rows held out for prediction sets.
         task: What the target of CSV files is read as: `classification`, `regression` or `counts`; by its cells if
             None. Or a `Task`, or a function from `Sites` to one.
         time: The column of times to an event, for CSV files; with `event`, in place of a target.

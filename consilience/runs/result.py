@@ -180,7 +180,7 @@ class Result:
                 list of dicts, whose categories and gaps are read as in training.
             temper: Apply the temperature that the calibration rows chose. It scales the parts of uncertainty as it does
                 all of it: the variance of a number, the entropy of a class.
-            level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
+            level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites held out;
                 or the thresholds of `co.conformal`. Sets are of the model without a temperature.
             site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and
                 its own threshold counts, where sites have those; None: the common model, which a newcomer gets, with
@@ -557,7 +557,7 @@ class Result:
 
     @cached_property
     def baselines(self) -> dict[str, Any]:
-        """Lines to beat: the base rate or mean, that of every site, and a linear model of all rows in one place.
+        """Baselines: the base rate or mean, that of every site, and a linear model of all rows in one place.
 
         Example:
             >>> import consilience as co

@@ -134,7 +134,7 @@ def run(
         keep_replies: Which rounds' replies are kept: `last`, `all` or `none`. With `none`, a method that averages
             or sums folds replies as they arrive, so that thousands of sites need little memory.
         scored: False leaves the scores to the caller. Where no row is held out, nothing is scored.
-        level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
+        level: What prediction sets shall cover, where the sites hold rows out for them; 0.9 if None.
         about: What is added to run.json.
         on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
         effects: False leaves effects out of the report.

@@ -1,1 +1,1 @@
-"""A study between real sites by files: what is agreed, what leaves, what is pooled, what is handed out."""
+"""A study between real sites by files: what is agreed, what leaves, what is pooled, what is released."""

@@ -1,7 +1,7 @@
 """What a study's coordinator can honestly know of a model, for its report: no row, no label of a row, no test score.
 
 The sites' rows stay at the sites, and so does how well the model predicts them. What arrives is weights, counts, and,
-if the sites send statistics, sums of log-scores over rows they set aside.
+if the sites send statistics, sums of log-scores over rows they held out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
 
     Attributes:
         site: The site's name.
-        rows: How many rows it set aside to choose by.
+        rows: How many rows it held out to choose by.
         chosen: Summed log-score with the value and temperature that were chosen.
         pooled: Summed log-score as the model was pooled; None where the grid lacks that value.
     """

@@ -1,7 +1,7 @@
 """A site's budget: a ledger of everything it ever released about its people, over all studies. It stays at the site.
 
 A release is charged to those it is about, by something that no study's choices change: patients by their agreed
-column, else whole rows of the site's own table. An earlier release counts in full unless it is beyond doubt about
+column, else whole rows of the site's own table. An earlier release counts in full unless it is certainly about
 others, which it is in three cases alone:
 
 - the same study made both from the same table, and from rows of other roles, of which each row has one;
@@ -187,13 +187,13 @@ class Budget:
             noisy: Whether to count what has noise alone.
 
         Returns:
-            What all releases told that may be about one of these people.
+            What all releases show that may be about one of these people.
         """
         counted = (r for r in self.releases if r.bounded or not noisy)
         return add_costs(r.cost for r in counted if about is None or not self._are_apart(r, about))
 
     def _are_apart(self, one: Release, other: Release) -> bool:
-        """Whether two releases are beyond doubt about different people or rows."""
+        """Whether two releases are certainly about different people or rows."""
         kinds = {one.people.kind, other.people.kind}
         if one.agreement == other.agreement and one.people.table and one.people.table == other.people.table:
             return bool(one.part and other.part) and one.part != other.part
@@ -231,7 +231,7 @@ class Budget:
         same = [table for table in self.tables if np.isin(rows, table.rows).any()]
         others = [table for table in self.tables if not np.isin(rows, table.rows).any()]
         if any(table.name == name for table in others):
-            raise InputError(f"A table '{name}' with other rows is registered: rename the file, so that both are told.")
+            raise InputError(f"A table '{name}' with other rows is registered: rename the file.")
         joined = [*same, Table(name, when, rows)]
         first = joined[0]
         whole = np.unique(np.concatenate([table.rows for table in joined]))

@@ -1,6 +1,6 @@
 """A knob and a temperature without labelled rows at the server: each site sums its log-scores over a grid.
 
-A site's table of sums says how well each value of the grid would have predicted the rows it set aside; the tables add
+A site's table of sums says how well each value of the grid would have predicted the rows it held out; the tables add
 up to what one place with all those rows would have found. No row leaves a site.
 """
 
@@ -55,7 +55,7 @@ def log_scores(method: Method, task: Task, state: Any, rows: Data) -> Tensor:
 
     Args:
         method: The method of the pool.
-        rows: The rows that a site set aside.
+        rows: The rows that a site held out.
 
     Returns:
         The sums, [values, temperatures].

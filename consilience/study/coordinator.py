@@ -140,7 +140,7 @@ def pool(
         accept_difference: Whether what this model and an earlier one show together of single sites is accepted.
 
     Returns:
-        The files to keep and to hand out.
+        The files to keep and to distribute.
 
     Raises:
         InputError: The key is not the coordinator's, too few replies can be used, all rounds are done, or the model
@@ -227,7 +227,7 @@ def finish(study: Study, key: Ed25519PrivateKey, ended: Ended, accept_difference
         accept_difference: Whether what this model and an earlier one show together of single sites is accepted.
 
     Returns:
-        The files to hand out.
+        The files to distribute.
 
     Raises:
         InputError: Too few sites replied, or the model would show by subtraction what a site sent.
@@ -351,7 +351,7 @@ def write_model(
         The model's file, and what it says about itself.
 
     Raises:
-        InputError: The method cannot be handed out as the study says.
+        InputError: The method cannot be released as the study says.
     """
     agreement = study.agreement
     predictor, how, out = select_hand_out(agreement, method, state)
@@ -451,7 +451,7 @@ def choose(
         known: The account of the model when it was pooled.
 
     Returns:
-        The files to hand out.
+        The files to distribute.
 
     Raises:
         InputError: The key is not the coordinator's, the model holds a site that left, or no statistics can be used.

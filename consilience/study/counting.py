@@ -1,4 +1,4 @@
-"""The sites' counts for the prediction sets of a model: what a site makes of rows it set aside, and their sum.
+"""The sites' counts for the prediction sets of a model: what a site makes of rows it held out, and their sum.
 
 A site's table shows how strange these rows look to the model, and no row. Cells with few rows are counted in a cell
 above them, which only enlarges the sets; also before they are masked, so that no difference of sums shows a row. Under
@@ -66,7 +66,7 @@ class Total(NamedTuple):
 
 
 class Counts(File):
-    """How strange the rows that a site set aside look to a model, on the agreed grid.
+    """How strange the rows that a site held out look to a model, on the agreed grid.
 
     Attributes:
         plan: What was agreed.
@@ -95,7 +95,7 @@ class Counts(File):
         """Count, with noise where privacy is promised.
 
         Raises:
-            InputError: Too few rows are set aside, the model is not the site's own where the others' are, or the site
+            InputError: Too few rows are held out, the model is not the site's own where the others' are, or the site
                 has sent other counts.
         """
         agreement = self.study.agreement
@@ -191,7 +191,7 @@ def _read_kept(site: Site) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def score_site(agreement: Agreement, plan: Calibration, model: Model, number: int, rows: Data) -> Tensor:
-    """Score the rows that a site set aside, if thresholds can be found by them.
+    """Score the rows that a site held out, if thresholds can be found by them.
 
     Args:
         number: The site's number in the study.
@@ -200,7 +200,7 @@ def score_site(agreement: Agreement, plan: Calibration, model: Model, number: in
         Their scores [N].
 
     Raises:
-        InputError: Too few rows are set aside, or the model is not the site's own where the others' are.
+        InputError: Too few rows are held out, or the model is not the site's own where the others' are.
     """
     if plan.own_models != model.own:
         raise InputError(
@@ -210,7 +210,7 @@ def score_site(agreement: Agreement, plan: Calibration, model: Model, number: in
     shown = plan.kind == "own" or not (agreement.secure or plan.noise)
     if shown and len(rows.y) < agreement.smallest:
         raise InputError(
-            f"Only {len(rows.y)} rows are set aside to calibrate and no count below {agreement.smallest} may be shown: "
+            f"Only {len(rows.y)} rows are held out to calibrate and no count below {agreement.smallest} may be shown: "
             "this site sends no counts."
         )
     if agreement.kind == "survival" and model.baseline is None:
@@ -222,7 +222,7 @@ def score_site(agreement: Agreement, plan: Calibration, model: Model, number: in
 
 
 def score_rows(model: Model, plan: Calibration, number: int, rows: Data) -> Tensor:
-    """Score the rows that a site set aside.
+    """Score the rows that a site held out.
 
     Args:
         number: The site's number in the study.

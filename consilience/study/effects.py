@@ -79,7 +79,7 @@ def pooled_effects(
 ) -> Effects | None:
     """Make the table of effects for a study's report.
 
-    Sites are named only where the study hands out what each of them sent; otherwise the table says how much they
+    Sites are named only where the study releases what each of them sent; otherwise the table says how much they
     differ, and that only of three or more.
 
     Args:

@@ -136,7 +136,7 @@ class MaskBook:
             The file that leaves.
 
         Raises:
-            InputError: The request is not the coordinator's, or telling would show what a site sent.
+            InputError: The request is not the coordinator's, or revealing would show what a site sent.
         """
         envelope = open_file(self.study, request, "drop")
         round, what, dropped = _read_drop(envelope)
@@ -157,7 +157,7 @@ class MaskBook:
             if entry is None or entry["content"] == "":
                 raise InputError(f"{stays} this site has not sent its own part of that sum.")
             if entry.get("told", dropped) != dropped:
-                raise InputError(f"{stays} others were told for this sum, and both together show what a site sent.")
+                raise InputError(f"{stays} others were revealed for this sum, and both together show what a site sent.")
             if len(gone) != len(dropped) or not {*dropped} <= {*entry["sites"]}:
                 raise InputError(f"{stays} the sum is not over all of them.")
             try:
@@ -202,7 +202,7 @@ class MaskBook:
                 "has both can read it. If your file was handed over, warn the other sites before they answer."
             )
         self._write({**entries, name: {"content": "", "sites": [], "roster": ""}}, vectors)
-        raise InputError("The sum goes on without this site: it has nothing to tell, and will send nothing for it.")
+        raise InputError("The sum goes on without this site: it has nothing to reveal, and will send nothing for it.")
 
     def _is_dropped(self, round: int, what: str, entry: dict[str, Any] | None) -> bool:
         """Whether a sum went on without this site, by its own book or the study's file."""

@@ -39,7 +39,7 @@ from consilience.study.protocol.rehearsal import probe_rows
 from consilience.tree import Tree
 
 NEEDS_NAMES = (
-    "{method} pools by site, so it cannot be handed out as a mixture without names: write "
+    "{method} pools by site, so it cannot be released as a mixture without names: write "
     'hand_out = "ensemble", or "student" with a distilling method.'
 )
 
@@ -304,7 +304,7 @@ def _number(value: Any) -> float | None:
 
 
 def is_unnamed(agreement: Agreement, method: str) -> bool:
-    """Tell whether a model is a mixture of samples without names.
+    """Say whether a model is a mixture of samples without names.
 
     Args:
         method: How what is in the file predicts.
@@ -320,10 +320,10 @@ def select_hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[s
     """Take from a pool what the study lets sites and users have.
 
     Returns:
-        The name of how it predicts, that method, and the state to hand out.
+        The name of how it predicts, that method, and the state to release.
 
     Raises:
-        InputError: The method cannot be handed out as the study says.
+        InputError: The method cannot be released as the study says.
     """
     if not keeps_posteriors(state) or agreement.hand_out == "student":
         return agreement.method, method, hand_out(method, state, ensemble=False)

@@ -29,7 +29,7 @@ def own_thresholds(site: Site, model: Model) -> bytes:
         model: The model that predicts there, the pooled one or the site's own.
 
     Raises:
-        InputError: Too few rows are set aside.
+        InputError: Too few rows are held out.
     """
     agreement, member = site.study.agreement, site.member
     plan = calibration_of(agreement)._replace(own_models=model.own)  # whichever model predicts here
@@ -49,7 +49,7 @@ def calibrate(
         known: The account of the model when it was pooled or chosen.
 
     Returns:
-        The files to hand out.
+        The files to distribute.
 
     Raises:
         InputError: The key is not the coordinator's, the model holds a site that left, too few sites' counts can be

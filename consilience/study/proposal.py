@@ -99,7 +99,7 @@ def proposal(
     if effects:
         draft = dataclasses.replace(draft, test=0.0, choose=0.0)
     if target.event:
-        draft = dataclasses.replace(draft, choose=0.0)  # curves are not tempered: nothing is chosen by rows set aside
+        draft = dataclasses.replace(draft, choose=0.0)  # curves are not tempered: nothing is chosen by rows held out
     draft.check()
     kinds, largest = would_leave(draft)
     if secure:
@@ -132,7 +132,7 @@ def consistent(agreement: Agreement) -> None:
     """Refuse an agreement that does not say what its method would really send.
 
     Raises:
-        InputError: Its method sends other or larger values than it lets out, or cannot be handed out as it says.
+        InputError: Its method sends other or larger values than it lets out, or cannot be released as it says.
     """
     kinds, largest = would_leave(agreement)
     if agreement.secure:

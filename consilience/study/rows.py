@@ -301,7 +301,7 @@ def _refusal(findings: Sequence[Finding]) -> str:
 
 
 def fingerprint(data: Data) -> str:
-    """Hash rows, so that those trained on are never taken for rows set aside; the hash stays at the site."""
+    """Hash rows, so that those trained on are never taken for rows held out; the hash stays at the site."""
     digest = hashlib.sha256()
     for leaf in data:
         digest.update(leaf.contiguous().numpy().tobytes())

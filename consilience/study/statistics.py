@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Statistics(File):
-    """Summed log-scores of a model over the rows set aside to choose by."""
+    """Summed log-scores of a model over the rows held out to choose by."""
 
     kind = title = "statistics"
     part = "choose"
@@ -40,7 +40,7 @@ class Statistics(File):
         """Sum the log-scores of every value and temperature.
 
         Raises:
-            InputError: The study promises privacy, or too few rows are set aside.
+            InputError: The study promises privacy, or too few rows are held out.
         """
         agreement = self.study.agreement
         rows = site.role(self.part)
@@ -51,7 +51,7 @@ class Statistics(File):
             )
         if len(rows.y) < agreement.smallest:
             sentence = (
-                f"Only {len(rows.y)} rows are set aside to choose by and no count below {agreement.smallest} may be "
+                f"Only {len(rows.y)} rows are held out to choose by and no count below {agreement.smallest} may be "
                 "shown: this site sends no statistics."
             )
             raise InputError(by_rule(SMALLEST_CELL, sentence))

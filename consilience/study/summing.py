@@ -80,14 +80,14 @@ def summation_of(method: Method) -> Summation:
     """Find how a method's replies add up.
 
     Args:
-        method: The method, as it is set.
+        method: The method, with these settings.
 
     Raises:
         InputError: It is no sum.
     """
     how = summation(method)
     if how is None:
-        raise InputError(f"{type(method).__name__} as it is set needs replies one by one: they cannot be summed.")
+        raise InputError(f"{type(method).__name__} with these settings needs single replies: they cannot be summed.")
     return how
 
 
@@ -256,11 +256,11 @@ def add_masked(
         The total.
 
     Raises:
-        InputError: A site is missing whose masks nobody told, too few are left, or the masks do not cancel.
+        InputError: A site is missing whose masks nobody revealed, too few are left, or the masks do not cancel.
     """
     dropped = {name for drop in study.drops if (drop.round, drop.what) == (round, what) for name in drop.sites}
     late = [number for number in masked if _member(study, number).name in dropped]
-    refused = dict.fromkeys(late, "the sum has gone on without it, and the others have told its masks.")
+    refused = dict.fromkeys(late, "the sum has gone on without it, and the others have revealed its masks.")
     rosters: dict[tuple[int, ...], list[int]] = {}
     for number in masked.keys() - {*late}:
         rosters.setdefault((*masked[number].sites.tolist(), *masked[number].roster.tolist()), []).append(number)
@@ -325,7 +325,7 @@ def _told_by(
             ):
                 return {other: bytes(key.tolist()) for other, key in found.items()}
     names = ", ".join(_member(study, other).name for other in gone)
-    raise InputError(f"{name} has not told its masks with {names}: let it run `consilience site unmask`.")
+    raise InputError(f"{name} has not revealed its masks with {names}: let it run `consilience site unmask`.")
 
 
 def join_total(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 KIND = "kept table"  # of the file that keeps what left with noise
 KEPT = "kept-table"  # the ending of its name
-REACH = 12.0  # deviations that no noise exceeds
+REACH = 12.0  # SDs that no noise exceeds
 
 
 def agreed_variables(agreement: Agreement) -> list[Variable]:

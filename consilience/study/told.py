@@ -34,7 +34,7 @@ class Said(NamedTuple):
 
 
 def tells(agreement: Agreement) -> bool:
-    """Tell whether replies of a study say it: where it was agreed on, and nothing is masked or under noise."""
+    """Say whether replies of a study say it: where it was agreed on, and nothing is masked or under noise."""
     if agreement.rare != "other" or agreement.secure:
         return False
     return agreement.privacy is None and privacy_statement(agreement.build_method()) is None

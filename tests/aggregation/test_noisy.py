@@ -264,5 +264,5 @@ def test_refuses_sums_that_overflow_and_shares_that_are_missing() -> None:
 
 def test_a_head_that_needs_the_shares_of_classes_is_refused() -> None:
     """Offsets are 0 in a fit to noisy sums: the floor would be 0/0."""
-    with pytest.raises(InputError, match="do not tell the classes' shares"):
+    with pytest.raises(InputError, match="do not show the classes' shares"):
         Noisy(OneHot(), PRIVACY)

@@ -58,7 +58,7 @@ def test_sets_from_counts_to_predictions(place: Place) -> None:
     count = place.dealt("calibrate")
     assert report["guarantee"]["kind"] == "pooled" and report["guarantee"]["rows"] == [count]
     page = (place.root / "server" / "sepsis-calibrated.html").read_text()
-    assert f"80 % by pooled counts, from {count} rows set aside" in page.replace("\u00a0", " ").replace("\u202f", " ")
+    assert f"80 % by pooled counts, from {count} rows held out" in page.replace("\u00a0", " ").replace("\u202f", " ")
 
 
 def test_a_site_keeps_its_own_thresholds(place: Place) -> None:

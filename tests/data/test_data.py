@@ -518,7 +518,7 @@ def test_targets_of_very_different_sizes_are_told_that_they_share_a_scale() -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from_arrays(x, y).split(iid(), 2)
-    with pytest.warns(UserWarning, match=r"differ \d+-fold in their deviations and share one scale"):
+    with pytest.warns(UserWarning, match=r"differ \d+-fold in their SDs and share one scale"):
         from_arrays(x, y * torch.tensor([1.0, 100.0])).split(iid(), 2)
 
 

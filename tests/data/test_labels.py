@@ -376,7 +376,7 @@ def test_a_row_is_handed_out_twice_only_by_a_split_that_says_so() -> None:
     class Shared(Twice):
         shares_rows = True
 
-    with pytest.raises(InputError, match="hands out a row twice"):
+    with pytest.raises(InputError, match="deals a row twice"):
         Twice()(labelled([0, 1, 2]), 2, Key(0))
     assert [part.tolist() for part in Shared()(labelled([0, 1, 2]), 2, Key(0))] == [[0, 1, 2], [0, 1, 2]]
 

@@ -155,7 +155,7 @@ def test_rows_are_not_sorted_by_gaps(tmp_path: Path, column: int | None) -> None
     lines = [f"{i},{'' if i % 4 == 0 else 200 + i},{i % 2}" for i in range(40)]
     pattern = written(tmp_path, {"ulm": "\n".join(["age,chol,t", *lines])})
 
-    with pytest.raises(InputError, match="'chol' has gaps"):
+    with pytest.raises(InputError, match="'chol' has missing values"):
         from_csv(pattern, "t", split=sorted_feature(column), sites=2, missing="mean", calibration=0)
     sites = from_csv(pattern, "t", split=sorted_feature(0), sites=2, missing="mean", calibration=0)
     assert sites.train[0].x[:, 0].max() < sites.train[1].x[:, 0].min()

@@ -241,7 +241,7 @@ def test_one_site_pools_as_it_would_alone() -> None:
 
 
 def test_nothing_set_aside_is_refused() -> None:
-    with pytest.raises(InputError, match="No rows are set aside"):
+    with pytest.raises(InputError, match="No rows are held out"):
         calibrate(plan("pooled"), [torch.zeros(0), torch.zeros(0)])
 
 

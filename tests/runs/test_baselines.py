@@ -1,4 +1,4 @@
-"""Lines to beat: what they are, where they are shown, and what is said of a model that they beat."""
+"""Baselines: what they are, where they are shown, and what is said of a model that they beat."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_a_run_below_the_base_rate_is_warned_of_with_what_to_do() -> None:
     (warning,) = [text for text in doubts(read_run(report)) if "classes' frequencies" in text]
     assert "do not use this model" in warning and "Try a linear model" in warning
     page = run_page(report)
-    for name in ("Base rate", "Site base rate", "Pooled linear", "line to beat"):
+    for name in ("Base rate", "Site base rate", "Pooled linear", "baseline"):
         assert name in page
-    assert "Lines to beat: Base rate NLL" in str(result).replace("\n", " ")
+    assert "Baselines: Base rate NLL" in str(result).replace("\n", " ")
 
 
 def test_numbers_are_held_against_the_overall_mean_of_training_rows() -> None:
@@ -112,8 +112,8 @@ def test_a_comparison_has_its_lines_to_beat_and_warns_of_rows_below_them(tmp_pat
         nll = lines_to_beat(sites)["base_rate"]["metrics"]["nll"]
         assert value["baselines"]["base_rate"]["values"]["nll"][seed] == pytest.approx(nll)
     for text in (comparison_page(value), str(comparison)):
-        assert "Lines to beat" in text and "Site base rate" in text
-    assert "| Pooled linear | (line to beat) |" in markdown(comparison)
+        assert "Baselines" in text and "Site base rate" in text
+    assert "| Pooled linear | (baseline) |" in markdown(comparison)
     worse = [
         row.name
         for row in comparison.rows

@@ -144,7 +144,7 @@ def test_too_few_rows_cost_the_sets_and_not_the_run() -> None:
 
     assert sets is not None and sets_sentence(sets, False).startswith("No prediction sets: ")
     assert "No prediction sets: " in run_page(result.report)
-    with pytest.raises(co.InputError, match="are set aside"):
+    with pytest.raises(co.InputError, match="are held out"):
         result.predict(torch.zeros(1, 2), level=0.9)
 
 
@@ -189,5 +189,5 @@ def test_estimators_predict_sets_and_intervals() -> None:
     inside = (y[300:] >= interval[:, 0]) & (y[300:] <= interval[:, 1])
     assert inside.mean() == pytest.approx(0.8, abs=4 * (0.16 / 100 + 0.16 / 90) ** 0.5)
     assert classifier.predict_set(x[:2], 0.8, kind="own", site="b").shape == (2, 2)
-    with pytest.raises(co.InputError, match="No rows are set aside"):
+    with pytest.raises(co.InputError, match="No rows are held out"):
         co.FederatedClassifier().fit(x, labels, groups).predict_set(x)

@@ -367,7 +367,7 @@ def test_the_agreement_says_what_leaves(tmp_path: Path) -> None:
     plain = describe_counts(studies.agreement(tmp_path, **{**MASKED, "secure": False, "cells": 0}))
 
     assert "2,002 counts" in masked and "masked" in masked and "fewer than 1 rows" in masked
-    assert "10 counts" in private and "noise of deviation 0.48" in private and "ε = 8" in private
+    assert "10 counts" in private and "noise of SD 0.48" in private and "ε = 8" in private
     assert "fewer than 4 rows" in plain
     assert describe_counts(studies.agreement(tmp_path)) == ""
 

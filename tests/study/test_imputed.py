@@ -98,7 +98,7 @@ def test_what_cannot_be_imputed_is_refused(tmp_path: Path, tables: str) -> None:
         Reading(missing="mean:3")
     table = tmp_path / "ward.csv"
     table.write_text("ward,age,ill\na,1,0\n,2,1\nb,3,0\na,4,1\nb,5,0\na,6,1\n")
-    with pytest.raises(InputError, match="is a category with gaps"):
+    with pytest.raises(InputError, match="is a category with missing values"):
         co.from_csv(str(table), target="ill", missing="impute", test=0.0, calibration=0)
 
 

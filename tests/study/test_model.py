@@ -45,7 +45,7 @@ HANDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
     [
         ("ensemble", True, "β = {:.2f}, fitted on the coordinator's own labelled rows."),
         ("ensemble", False, "β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."),
-        ("mixture", True, "The study hands out a mixture without names, from which β cannot be chosen"),
+        ("mixture", True, "The study releases a mixture without names, from which β cannot be chosen"),
         ("student", True, "β = {:.2f}, fitted on the coordinator's own labelled rows."),
         ("student", False, "Nothing has chosen β, so the student was taught by the mixture (β = 0)."),
     ],

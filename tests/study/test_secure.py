@@ -196,7 +196,7 @@ def test_a_sum_goes_on_without_a_site_and_its_late_reply_is_refused(tmp_path: Pa
     unmasked = told(study, tmp_path, request, FOUR[:3])
     pooled = pool(after, [*files[:3], *unmasked], server_key(tmp_path))
     late = pool(after, [*files, *unmasked], server_key(tmp_path))
-    with pytest.raises(InputError, match="has not told its masks with east"):
+    with pytest.raises(InputError, match="has not revealed its masks with east"):
         pool(after, [*files[:3], *unmasked[:2]], server_key(tmp_path))
 
     plain = studies.study(tmp_path, FOUR[:3], **SUMS)
@@ -290,7 +290,7 @@ def test_a_site_tells_for_one_drop_out_and_never_below_the_fewest(tmp_path: Path
     with pytest.raises(InputError, match="goes on without east: leaving others out as well"):
         dropped(after, tmp_path, "mid")
     _, other = dropped(study, tmp_path, "east", "mid")  # a coordinator that forgets what it asked for
-    with pytest.raises(InputError, match="others were told for this sum"):
+    with pytest.raises(InputError, match="others were revealed for this sum"):
         book(study, tmp_path, "north").tell(other)
     with pytest.raises(InputError, match="2 sites would be left"):
         dropped(study, tmp_path, "east", "mid", "west")

@@ -26,7 +26,7 @@ def calibrate_site(
     memory: Memory_ = None,
     ledger: Ledger_ = None,
 ) -> None:
-    """Count how strange the rows set aside look to the model, for `study calibrate` at the coordinator. No row leaves.
+    """Count how strange the rows held out look to the model, for `study calibrate` at the coordinator. No row leaves.
 
     Where each site has a threshold of its own, it is written to SITE.thresholds, which stays here.
     """

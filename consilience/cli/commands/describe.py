@@ -57,7 +57,7 @@ def describe(
 def describe_site(
     study_file: Study_, table: Table_, out_: SiteOut_ = None, key: Key_ = None, ledger: Ledger_ = None
 ) -> None:
-    """Write counts, means and deviations of the columns for table one; small counts stay here."""
+    """Write counts, means and SDs of the columns for table one; small counts stay here."""
     from consilience.study.protocol.members import read
     from consilience.study.table_one import description
 

@@ -19,7 +19,7 @@ def health(
     folder: Annotated[Path, typer.Argument(help="Its folder: NAME.run or NAME.site.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what the process last said of itself.")] = False,
 ) -> None:
-    """Tell whether `study serve` or `site serve` works in a folder; the exit code is 1 if it does not."""
+    """Say whether `study serve` or `site serve` works in a folder; the exit code is 1 if it does not."""
     beat = last_beat(folder)
     now = time.time()
     trouble = f"Nothing was ever started in {folder}"

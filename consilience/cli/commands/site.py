@@ -224,7 +224,7 @@ def fit(
     for note in training.notes:
         say(note, "yellow")
     used, aside, test = (f"{len(part.y):,}" for part in (training.data, rows.choose, rows.test))
-    roles = f"{aside} are set aside for choosing, {test} for testing"
+    roles = f"{aside} are held out for choosing, {test} for testing"
     if len(rows.calibrate.y):
         roles += f", {len(rows.calibrate.y):,} for prediction sets"
     say(f"Trained on {used} rows; {roles}.")
@@ -276,7 +276,7 @@ def statistics(
     memory: Memory_ = None,
     ledger: Ledger_ = None,
 ) -> None:
-    """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves.
+    """Write sums of log-scores over the rows held out, for `study choose` at the coordinator. No row leaves.
 
     In a study of times to an event: sums of events and of those at risk, for the baseline of survival curves.
     """

@@ -54,7 +54,7 @@ def check_unchanged(recalled: Recalled) -> None:
     if recalled.difference:
         raise InputError(
             f"The table has changed since `site fit`: {recalled.difference}. Use the table of then: two sums show "
-            "where they differ, and rows set aside may have been trained on."
+            "where they differ, and rows held out may have been trained on."
         )
 
 

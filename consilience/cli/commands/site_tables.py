@@ -103,7 +103,7 @@ def show_training(study: Study, path: Path, number: int) -> None:
             f"them. Not covered: {'; '.join(promise['not_covered'])}."
         )
     elif not training.notes:
-        say(f"No level, mark or combination of them has fewer than {agreement.smallest} training rows.")
+        say(f"No level, indicator or combination of them has fewer than {agreement.smallest} training rows.")
     rows = f"{len(training.data.y):,} training rows for {agreement.parameters:,} parameters"
     drawn = "drawn by the number that a site gets when it joins"
     if agreement.roles == "content":

@@ -207,7 +207,7 @@ def _grid(epsilon: float | None, level: float) -> int:
 
 
 def _privacy(privacy: PrivacyOptions, patient: str | None) -> dict[str, Any]:
-    """The fields of [privacy]; a study of patients keeps their rows together, and sets none aside."""
+    """The fields of [privacy]; a study of patients keeps their rows together, and holds none out."""
     if (privacy.unit == "patient") != (patient is not None):
         raise InputError("--unit patient and --patient COLUMN belong together: give both or neither.")
     if privacy.unit == "patient":

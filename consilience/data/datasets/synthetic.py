@@ -36,7 +36,7 @@ def digits() -> Dataset:
 
 
 def moons(n: int = 1000, noise: float = 0.2, seed: int = 0) -> Dataset:
-    """Two interleaved half circles, one class each, with Gaussian noise of the given deviation (scikit-learn).
+    """Two interleaved half circles, one class each, with Gaussian noise of the given SD (scikit-learn).
 
     Args:
         noise: The standard deviation of the noise.
@@ -62,7 +62,7 @@ def moons(n: int = 1000, noise: float = 0.2, seed: int = 0) -> Dataset:
 
 
 def linear_gaussian(n: int = 200, features: int = 4, noise: float = 0.5, seed: int = 0) -> Dataset:
-    """A conjugate regression: x ~ N(0, I), y = xθ + ε with θ ~ N(0, I) and ε of deviation `noise`; no intercept.
+    """A conjugate regression: x ~ N(0, I), y = xθ + ε with θ ~ N(0, I) and ε of SD `noise`; no intercept.
 
     With the prior N(0, I) the posterior is Gaussian with precision I + XᵀX / noise² and mean precision⁻¹ Xᵀy / noise².
     The θ that was drawn is `linear_gaussian_truth(features, seed)`. Nothing is standardised, so that it stays true.

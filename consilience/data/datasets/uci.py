@@ -175,7 +175,7 @@ FACTS = {
 
 
 def _regression(name: str, columns: dict[str, Column], target: str, variant: str | None) -> Dataset:
-    """The honest data set, or the papers': mean 0 and sample deviation 1 over all rows, the last fifth for testing."""
+    """The honest data set, or the papers': mean 0 and sample SD 1 over all rows, the last fifth for testing."""
     names = tuple(column for column in columns if column != target)
     if variant is None:
         x = as_matrix([columns[name] for name in names])

@@ -1,4 +1,4 @@
-"""Ways to hand out the rows of a data set to sites.
+"""Ways to deal the rows of a data set to sites.
 
 - By chance, class, origin or feature (`labels`): `iid`, `heterogeneous`, `dirichlet`, `natural`, `sorted_feature`.
 - With a few classes to a site (`skew`): `step`, `dominant`.

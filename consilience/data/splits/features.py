@@ -95,7 +95,7 @@ class Shifted(Split):
     """Rows as another split hands them out, with features that change from site to site; the server's stay.
 
     Attributes:
-        split: What hands out the rows.
+        split: What deals the rows.
         shifts: What changes the features, one after another.
     """
 
@@ -138,7 +138,7 @@ def shifted(split: Split, *shifts: Shift) -> Shifted:
     """Let sites differ in their features too: `shifted(iid(), Rotation(30))`.
 
     Args:
-        split: What hands out the rows.
+        split: What deals the rows.
         *shifts: What changes the features, one after another.
 
     Returns:

@@ -18,7 +18,7 @@ Dealing: TypeAlias = Callable[[Rows, int, Key], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Own(Split):
-    """Rows handed out by a function; test rows are dealt by the same function.
+    """Rows dealt by a function; test rows are dealt by the same function.
 
     Attributes:
         dealing: From rows, the number of sites and a key to the row numbers of every site.

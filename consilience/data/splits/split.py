@@ -41,13 +41,13 @@ class Rows(NamedTuple):
 
 
 class Split(ABC):
-    """A way to hand out rows to sites.
+    """A way to deal rows to sites.
 
     A new split says how it deals; if it deals by anything but chance, id or feature, also how test rows follow the
     training rows.
 
     Attributes:
-        shares_rows: Whether a row may be handed out twice; only where a paper did so.
+        shares_rows: Whether a row may be dealt twice; only where a paper did so.
 
     Example:
         >>> import consilience as co
@@ -101,7 +101,7 @@ class Split(ABC):
         parts = self.deal(rows, sites, key)
         numbers = torch.cat(parts)
         if not self.shares_rows and len(numbers.unique()) < len(numbers):
-            raise InputError(f"The split '{self}' hands out a row twice: deal every row once, or set shares_rows.")
+            raise InputError(f"The split '{self}' deals a row twice: deal every row once, or set shares_rows.")
         parts = _fill_empty(parts, key.fold(2))
         if self.keeps_order:
             return parts

@@ -27,7 +27,7 @@ Outcome = Callable[[Tensor, Data, Params], tuple[Tensor, list[Tensor]]]
 
 
 def in_one_vmap() -> bool:
-    """Tell whether one vmap runs this code, and no other transformation."""
+    """Say whether one vmap runs this code, and no other transformation."""
     levels = _functorch.get_interpreter_stack()
     return levels is not None and len(levels) == 1 and levels[0].key() == _functorch.TransformType.Vmap
 

@@ -9,7 +9,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
 
-FAR = 4.0  # deviations of the target from its mean, for an outcome that no model expects
+FAR = 4.0  # SDs of the target from its mean, for an outcome that no model expects
 
 
 def wrong_outcomes(data: Data, classes: int | None, count: int, key: Key) -> Data:

@@ -48,7 +48,7 @@ class Bound(NamedTuple):
     ceiling: float
 
     def refutes(self, epsilon: float) -> bool:
-        """Tell whether a claim is refuted.
+        """Say whether a claim is refuted.
 
         Args:
             epsilon: The claimed ε, at this bound's δ.

@@ -1,7 +1,7 @@
 """Which rows a sum over a table would show, and how they are kept out of it: merged into larger groups, or left out.
 
 A linear model's precision is Λ = Σ w x xᵀ. A level that one row holds makes Λ's line of that level this row, and so
-does every combination of features that is 0 in all other rows: "all but one", "one missing mark less another". What
+does every combination of features that is 0 in all other rows: "all but one", "one indicator less another". What
 combines features linearly is therefore looked at here, and not single columns alone.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from consilience.privacy.disclosure.sparse import find_sparse
 
 NAMED = 4  # columns of a combination that a sentence names
-INVOLVED = 0.05  # of a combination's largest weight, in units of features' deviations: columns that are named
+INVOLVED = 0.05  # of a combination's largest weight, in units of features' SDs: columns that are named
 MISSING = "missing"
 UNLIKE = "unlike the commonest"
 ALONE = 1 - 1e-7  # share of a group's own indicator that features can combine to: 1 but for rounding
@@ -262,7 +262,7 @@ def _find_unlike(x: Tensor, spans: Sequence[Span], smallest: int) -> Group | Non
 
 
 def find_apart(x: Tensor, spans: Sequence[Span], smallest: int) -> Group | None:
-    """Find a few rows that a combination of levels and marks sets apart from all others.
+    """Find a few rows that a combination of levels and indicators sets apart from all others.
 
     Two groups that differ in few rows show these: one feature less the other is 0 everywhere else. So do groups that
     together make up all but a few. Of combinations of more than two, those are found that single out rows which are
@@ -329,7 +329,7 @@ def _profile(inside: Tensor, smallest: int) -> Group | None:
     alone = ((basis**2).sum(1) > ALONE) & (counts < smallest)
     if not alone.any():
         return None
-    return Group(f"Several levels and marks together single out fewer than {smallest} rows", alone[which])
+    return Group(f"Several levels and indicators together single out fewer than {smallest} rows", alone[which])
 
 
 def _of(summed: Summed | None, rows: Tensor) -> Summed:

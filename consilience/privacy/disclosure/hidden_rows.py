@@ -22,14 +22,14 @@ FEWEST = 20  # numbers in a profile: fewer may be alike by chance
 DISTINCT = 8  # values of a column that is compared: marks and categories of different tables are alike
 FEATURES = 4  # such columns that tell a single row
 MANY = 12  # such columns that tell a row which was rounded, or shifted and scaled
-ROUNDED = 0.02  # of a deviation, by which numbers of type bfloat16 differ from what they were
+ROUNDED = 0.02  # of an SD, by which numbers of type bfloat16 differ from what they were
 EXACT = 1e-3  # the same for few features; float16 is nearer than that
 TOGETHER = 64  # pairs whose numbers are all compared at a time
 COMPARED = 2000  # rows, and as many parts of a tensor, that are held against each other
 
 
 def holds_rows(value: Tree, data: Data) -> bool:
-    """Tell whether a value holds rows that can be found by their numbers.
+    """Say whether a value holds rows that can be found by their numbers.
 
     Args:
         value: What would be sent.
@@ -110,7 +110,7 @@ class RowSearch:
 
     @cached_property
     def scaled_rows(self) -> _Scaled:
-        """The same, each column by its deviation."""
+        """The same, each column by its SD."""
         rows = _spaced(self.x)
         some = rows.index_select(1, self.telling).double()
         deviations = torch.ones(rows.shape[1], dtype=some.dtype)
@@ -184,12 +184,12 @@ def _several(rows: Tensor) -> Tensor:
 
 
 def _profiles(rows: Tensor) -> _Scaled:
-    """Each row's numbers in order of size, shifted and scaled to mean 0 and deviation 1."""
+    """Each row's numbers in order of size, shifted and scaled to mean 0 and SD 1."""
     return _standardised(rows.sort(1).values, torch.arange(rows.shape[1]))
 
 
 def _standardised(rows: Tensor, columns: Tensor) -> _Scaled:
-    """Rows by some columns, shifted and scaled to mean 0 and deviation 1 there; one of equal numbers is like no other.
+    """Rows by some columns, shifted and scaled to mean 0 and SD 1 there; one of equal numbers is like no other.
 
     Args:
         rows: Numbers of any type.
@@ -203,7 +203,7 @@ def _standardised(rows: Tensor, columns: Tensor) -> _Scaled:
 
 
 def _deviation(centred: Tensor, along: int) -> Tensor:
-    """The deviations of numbers whose mean is 0."""
+    """The SDs of numbers whose mean is 0."""
     length: Tensor = torch.linalg.vector_norm(centred, dim=along, keepdim=True)
     return length.div_((centred.shape[along] - 1) ** 0.5)
 

@@ -1,6 +1,6 @@
 """The rules of disclosure by their names: what may not be shown of few rows or few sites, by files and over Flower.
 
-What data custodians check by hand elsewhere. A study agrees on the numbers; every refusal names the rule it is by.
+What data custodians check themselves elsewhere. A study agrees on the numbers; every refusal names the rule it is by.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DisclosureRules:
         rows_per_parameter: Training rows that a site needs for each parameter; 0: no such rule.
         outcomes: What becomes of classes that fewer rows are of: warn, or refuse.
         fewest_sites: The fewest sites whose replies are pooled, and by which two models differ.
-        named: Whether what each site sent is handed out by name, so that there is nothing to subtract.
+        named: Whether what each site sent is released by name, so that there is nothing to subtract.
         events: Whether counts or times to an event are predicted.
     """
 

@@ -62,7 +62,7 @@ def find_sparse(
     scale, mean = _moments(features, parts)
 
     def rows_of(own: Tensor) -> Tensor:
-        """A constant, and features about their mean in units of their deviation, as long as they count."""
+        """A constant, and features about their mean in units of their SD, as long as they count."""
         z = (features(own).double() - mean) / scale
         return root[own].unsqueeze(1) * torch.cat([z.new_ones(len(z), 1), z], 1)
 
@@ -80,7 +80,7 @@ def find_sparse(
 
 
 def _moments(features: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Deviation and mean of the features; 1 for a deviation of 0."""
+    """SD and mean of the features; 1 for an SD of 0."""
     total = sum(len(part) for part in parts)
     mean = torch.stack([features(part).double().sum(0) for part in parts]).sum(0) / total
     square = torch.stack([(features(part).double() - mean).square().sum(0) for part in parts]).sum(0)

@@ -1,7 +1,7 @@
 """What Gaussian noise promises, in numbers: ε, δ and the noise that is needed for them.
 
 A release of sums with Gaussian noise is decided by one number, μ = Δ/σ: how far one person can move the sums, in units
-of the noise's deviation. Telling two neighbouring data sets apart is then telling N(0, 1) from N(μ, 1), exactly.
+of the noise's SD. Telling two neighbouring data sets apart is then telling N(0, 1) from N(μ, 1), exactly.
 Several releases without subsampling are one with μ = √Σ μᵢ² (Dong, Roth and Su 2022), whoever chose the later ones in
 view of the earlier. Its (ε, δ) are those of Balle and Wang (2018):
 

@@ -175,7 +175,7 @@ class Privacy:
             )
 
     def deviation(self, numbers: int, part: float = 1.0) -> float:
-        """Find the deviation of the noise that one site adds to each of its sums.
+        """Find the SD of the noise that one site adds to each of its sums.
 
         Args:
             numbers: d, how many sums there are.

@@ -92,7 +92,7 @@ def public_half(key: X25519PrivateKey) -> str:
 
 
 def is_usable(text: str) -> bool:
-    """Tell whether a text is a public key with which a secret can be shared.
+    """Say whether a text is a public key with which a secret can be shared.
 
     Args:
         text: As `public_half` writes it.

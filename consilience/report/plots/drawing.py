@@ -120,7 +120,7 @@ def shorten(name: str, most: int = 16) -> str:
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """Tell whether values span so much that a logarithmic scale is needed.
+    """Say whether values span so much that a logarithmic scale is needed.
 
     Args:
         values: What an axis shows.

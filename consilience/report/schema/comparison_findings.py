@@ -51,7 +51,7 @@ class ComparisonRow:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is a bound or a line to beat, which do not compete."""
+        """Whether it is a bound or a baseline, which do not compete."""
         return self.needs in {BOUND, BASELINE}
 
     @property
@@ -89,11 +89,11 @@ class Group:
 
     @property
     def is_bound(self) -> bool:
-        """Whether these are the bounds or the lines to beat, which do not compete."""
+        """Whether these are the bounds or the baselines, which do not compete."""
         return self.key in {BOUND, BASELINE}
 
     def is_best(self, row: ComparisonRow, key: str, tempered: bool) -> bool:
-        """Tell whether a row has the lowest value of a proper score in the group.
+        """Say whether a row has the lowest value of a proper score in the group.
 
         Args:
             row: A row of the group.
@@ -247,7 +247,7 @@ def _read_table(part: Json) -> SplitTable:
 
 
 def _read_baselines(part: Json) -> list[ComparisonRow]:
-    """The lines to beat, as rows."""
+    """The baselines, as rows."""
     lines = part.get("baselines") or {}
     is_regression = part.get("task") in NUMBERS
     return [

@@ -1,4 +1,4 @@
-"""Paths in sentences: a report is handed on, and the folders in it tell who works where."""
+"""Paths in sentences: a report is handed on, and the folders in it show who works where."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDERS = re.compile(rf"(?<![\w./\\~:])(?:~|[A-Za-z]:)?[/\\](?=\S)(?:{_NAME}[/\
 
 
 def hide_folders(text: str) -> str:
-    """Leave the folders out of every path in a sentence: they tell who works where, and a report is handed on.
+    """Leave the folders out of every path in a sentence: they show who works where, and a report is handed on.
 
     Args:
         text: A sentence, or any other text.

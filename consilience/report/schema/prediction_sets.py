@@ -101,8 +101,8 @@ def _read_covered(entry: Json) -> Covered:
 
 
 def sets_title(sets: SetsReport) -> str:
-    """Name the guarantee, as '90 % by class, from 352 rows set aside'."""
-    return f"{percent(sets.level)} {KIND_NAMES[sets.kind]}, from {count(sets.rows, 'row')} set aside"
+    """Name the guarantee, as '90 % by class, from 352 rows held out'."""
+    return f"{percent(sets.level)} {KIND_NAMES[sets.kind]}, from {count(sets.rows, 'row')} held out"
 
 
 def sets_sentence(sets: SetsReport, is_regression: bool) -> str:
@@ -151,7 +151,7 @@ def vacuous(size: float, uninformed: float | None, is_regression: bool, score: s
         needed = f"{number(uninformed)} would do without any column"
         said = f"Prediction sets have {write_size(size, is_regression)} on average, and {needed}"
     if said:
-        said += ": they say next to nothing of a row. Lower the level, or find columns that tell more."
+        said += ": they say next to nothing of a row. Lower the level, or find columns that say more."
     return said
 
 

@@ -53,7 +53,7 @@ class RunReport:
     Attributes:
         content: The JSON itself, for what is shown as it stands.
         title: The method's title.
-        is_study: Whether the scores are over rows that the sites of a study set aside.
+        is_study: Whether the scores are over rows that the sites of a study held out.
         is_regression: Whether numbers are predicted rather than classes.
         sites: How many sites took part.
         rounds: How many rounds there were.
@@ -64,7 +64,7 @@ class RunReport:
         newcomer: Scores of the common model, where `scores` are of the sites' own models on own rows; else None.
         tempered: The same after tempering; None where nothing was tempered.
         bounds: The protocol's bounds, by key.
-        baselines: The scores of the lines to beat, by key.
+        baselines: The scores of the baselines, by key.
         per_site: Every site with its scores.
         evaluated: The sites of a study that sent its model's calibration on their test rows, with that.
         weakest_site: The site with the highest NLL; None where there is one site or none.
@@ -136,7 +136,7 @@ class RunReport:
 
     @property
     def named_baselines(self) -> list[tuple[str, Scores]]:
-        """Name and scores of the lines to beat."""
+        """Name and scores of the baselines."""
         return [(baseline_name(key, self.is_regression), scores) for key, scores in self.baselines.items()]
 
 

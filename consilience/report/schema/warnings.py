@@ -112,7 +112,7 @@ def _end_of_range(run: RunReport) -> Iterator[str]:
         end = "1, the product"
     rows = f"the server's {count(run.rows.get('calibration'), 'labelled row')}"
     if run.is_study:
-        rows = f"the {count(run.rows.get('set aside'))} rows that the sites set aside"
+        rows = f"the {count(run.rows.get('set aside'))} rows that the sites held out"
     yield f"β is at the end of its range ({end}): no value in between did better on {rows}."
 
 
@@ -153,7 +153,7 @@ def _few_rows(run: RunReport) -> Iterator[str]:
     if few and len(run.per_site) > 1:
         role = "test rows"
         if run.is_study:
-            role = "rows set aside"
+            role = "rows held out"
         yield (
             f"{_subject(few, len(run.per_site))} fewer than {FEW_AT_A_SITE} {role}: scores there, and which site is "
             "weakest, are largely due to chance."

@@ -87,16 +87,16 @@ BASELINES = {
     "kaplan_meier": ("Kaplan–Meier", "Kaplan–Meier"),
 }
 BASELINE_NOTE = (
-    "Lines to beat need no federated method: the frequencies of the classes (or the mean) of all training rows, those "
+    "Baselines need no federated method: the frequencies of the classes (or the mean) of all training rows, those "
     "of a row's own site, and a linear model trained on all rows in one place; for survival, the Kaplan–Meier curve of "
     "all training rows."
 )
 
 BOUND = "bound"  # what stands under `needs` in the row of a bound
-BASELINE = "baseline"  # the same for a line to beat
+BASELINE = "baseline"  # the same for a baseline
 NEEDS = {"nothing": "no data", "inputs": "unlabelled inputs", "labels": "labelled rows"}
 GROUPS = {**{key: f"The server needs {what}" for key, what in NEEDS.items()}, BOUND: "Bounds, for reference"}
-GROUPS[BASELINE] = "Lines to beat"
+GROUPS[BASELINE] = "Baselines"
 PAIRED = (
     "Differences from the reference are paired by seed, with 95 % intervals; p-values are Holm-adjusted over the rows "
     "of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % level; two arrows, at the 1 % level."
@@ -104,7 +104,7 @@ PAIRED = (
 
 
 def baseline_name(key: str, is_regression: bool) -> str:
-    """Name a line to beat.
+    """Name a baseline.
 
     Args:
         key: One of `BASELINES`.

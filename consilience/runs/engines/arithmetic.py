@@ -86,7 +86,7 @@ def _settle() -> None:
 
 @cache
 def keeps_digits() -> bool:
-    """Tell whether products under "medium" are as near to those in float64 as float32 comes."""
+    """Say whether products under "medium" are as near to those in float64 as float32 comes."""
     generator = torch.Generator().manual_seed(0)
     with multiplying("medium"), torch.no_grad():
         for b, m, k, n in SHAPES:

@@ -33,7 +33,7 @@ def usual_workers(jobs: int) -> int:
 def run_in_processes(
     work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
-    """Run jobs side by side; after an error no more are begun, and what runs already is handed out before it is raised.
+    """Run jobs side by side; after an error no more are begun, and what runs already is yielded before it is raised.
 
     Args:
         work: A function of a module, called with the parts of a job.

@@ -78,7 +78,7 @@ def quietly() -> Iterator[None]:
 
 
 def holds_finite(state: Tree) -> bool:
-    """Tell whether a state holds finite numbers only.
+    """Say whether a state holds finite numbers only.
 
     Args:
         state: A tree of tensors and plain numbers.
@@ -89,7 +89,7 @@ def holds_finite(state: Tree) -> bool:
 def predicts_finite(
     method: Method, task: Task, state: Tree, x: Tensor | None, memories: Mapping[int, Tree] | None = None
 ) -> bool:
-    """Tell whether a model holds and predicts finite numbers only.
+    """Say whether a model holds and predicts finite numbers only.
 
     Args:
         x: The rows to try it on; None: its own numbers are all that is looked at.

@@ -139,7 +139,7 @@ class Vectorised:
         return compiled
 
     def worth_compiling(self, method: Method, task: Task, rounds: int) -> bool:
-        """Tell whether enough steps lie ahead, on one core, of a network whose gradient is not written out already.
+        """Say whether enough steps lie ahead, on one core, of a network whose gradient is not written out already.
 
         A compiled step stays on the core where it was made; uncompiled groups on two cores are faster.
 
@@ -264,7 +264,7 @@ def pad_rows(data: Data, length: int) -> Data:
 
 
 def finite(stacked: Tree, count: int) -> list[bool]:
-    """Tell which of the stacked trees hold finite numbers only.
+    """Say which of the stacked trees hold finite numbers only.
 
     Args:
         stacked: Trees, with a leading dimension for the tree.
@@ -307,7 +307,7 @@ def refusal(task: Task, rows: Data) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether torch could not get the memory it asked for, on a device or from the system.
+    """Say whether torch could not get the memory it asked for, on a device or from the system.
 
     Args:
         error: What was raised.

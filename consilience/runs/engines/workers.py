@@ -136,7 +136,7 @@ class Crew:
 
 
 def small(task: Task) -> bool:
-    """Tell whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone.
+    """Say whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone.
 
     Returns:
         Whether its network is small and has no convolutions.
@@ -145,7 +145,7 @@ def small(task: Task) -> bool:
 
 
 def together(task: Task) -> bool:
-    """Tell whether clients side by side are faster than one after another on every core.
+    """Say whether clients side by side are faster than one after another on every core.
 
     Returns:
         Whether its network is of small or medium size and has no convolutions.
@@ -154,7 +154,7 @@ def together(task: Task) -> bool:
 
 
 def convolutional(task: Task) -> bool:
-    """Tell whether a network has convolutions.
+    """Say whether a network has convolutions.
 
     Returns:
         Whether one of its layers is a convolution.

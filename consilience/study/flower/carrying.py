@@ -1,4 +1,4 @@
-"""A study's files over Flower, the same as by hand: a model down and counts up, a request down and keys of masks up.
+"""A study's files over Flower, the same as by files: a model down and counts up, a request down and keys of masks up.
 
 A file says itself of which study and site it is and what it is about, and is signed; whatever comes is read by the
 same gate as files that people carry. What Flower adds is the way.

@@ -284,7 +284,7 @@ class Flower:
         return Arrival(sender, claimed, round, signed, nbytes, message=message, rows=self.rows[k])
 
     def _read(self, method: Method, reply: Message, memory: list[Tree]) -> Tree:
-        """A reply's value; a simulated site's memory is put aside."""
+        """A reply's value; a simulated site's memory is kept."""
         arrays, outline, _ = open_record(reply.content, self.rules.most_bytes)
         value = unpack(arrays, outline, types_of(method))
         if self.simulated and isinstance(value, dict) and "memory" in value:

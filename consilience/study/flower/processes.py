@@ -56,7 +56,7 @@ class Child:
             )
 
     def alive(self) -> bool:
-        """Tell whether it is running."""
+        """Say whether it is running."""
         return self.process.poll() is None
 
     def stop(self) -> None:

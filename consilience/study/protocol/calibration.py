@@ -32,7 +32,7 @@ def check_evaluation(agreement: Agreement) -> None:
             "evaluation = true is for classes, numbers and counts: leave it out where a time to an event is predicted."
         )
     if not agreement.test:
-        raise InputError("evaluation = true is about test rows, and test = 0 sets none aside: write test = 0.2.")
+        raise InputError("evaluation = true is about test rows, and test = 0 holds none out: write test = 0.2.")
 
 
 def check_may_evaluate(agreement: Agreement) -> None:

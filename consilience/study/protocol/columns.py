@@ -97,7 +97,7 @@ class Column:
         return self.fill
 
     def empty(self, cell: Cell) -> bool:
-        """Tell whether a cell is missing, or holds a text that means so; 0 and 0.0 are one.
+        """Say whether a cell is missing, or holds a text that means so; 0 and 0.0 are one.
 
         Args:
             cell: A cell of this column.
@@ -105,7 +105,7 @@ class Column:
         return is_empty(cell) or _index(cell.text, self._means_missing) is not None
 
     def gaps(self, cells: Cells) -> Mask:
-        """Tell which cells are missing, as `empty` does.
+        """Say which cells are missing, as `empty` does.
 
         Args:
             cells: Cells of this column.
@@ -122,7 +122,7 @@ class Column:
         return (*self.unknown, *(text for text in Reading.unknown if text not in self.levels))
 
     def strange(self, cells: Cells) -> Mask:
-        """Tell which cells are neither missing nor plausible.
+        """Say which cells are neither missing nor plausible.
 
         Args:
             cells: Cells of this column.
@@ -138,7 +138,7 @@ class Column:
         return ~self.gaps(cells) & ~plausible
 
     def beyond(self, cells: Cells) -> Mask:
-        """Tell which cells are numbers outside the range, infinite ones among them.
+        """Say which cells are numbers outside the range, infinite ones among them.
 
         Args:
             cells: Cells of this column.
@@ -297,7 +297,7 @@ def bad_rows(columns: Sequence[Column], inspection: Inspection) -> dict[int, str
 def _fault(column: Column, cell: Cell, missing: bool) -> str:
     """The sentence for one cell that cannot be used."""
     if missing:
-        return f"{cell}: '{column.name}' is missing, and the study refuses gaps: fill it in."
+        return f"{cell}: '{column.name}' is missing, and the study refuses missing values: fill it in."
     plausible = ", ".join(column.levels) or f"{column.range[0]:g} to {column.range[1]:g} {column.unit}".rstrip()
     return f"{cell}: '{cell.text}' in column '{column.name}' is not plausible in this study ({plausible}): correct it."
 
@@ -348,7 +348,7 @@ def _problems(column: Column, cells: Cells, clip: bool) -> list[str]:
     if gaps.any() and column.missing == "refuse":
         problems.append(
             f"Column '{column.name}' is missing in {gaps.sum()} of {len(cells)} rows (first: {cells.first(gaps)}) and "
-            "the study refuses gaps: fill them in or leave those rows out."
+            "the study refuses missing values: fill them in or leave those rows out."
         )
     strange = column.strange(cells)
     if clip:

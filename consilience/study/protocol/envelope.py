@@ -71,7 +71,7 @@ class Envelope(NamedTuple):
     nbytes: int
 
     def signed_by(self, key: str) -> bool:
-        """Tell whether the owner of a public key signed this file.
+        """Say whether the owner of a public key signed this file.
 
         Args:
             key: The public key, as text.

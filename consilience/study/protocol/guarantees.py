@@ -94,13 +94,13 @@ def describe_counts(agreement: Agreement) -> str:
     if not agreement.level or agreement.guarantee == "own":
         return ""
     plan = calibration_of(agreement)
-    sent = f"{empty_counts(plan).numel():,} counts of scores of the rows set aside"
+    sent = f"{empty_counts(plan).numel():,} counts of scores of the rows held out"
     if plan.kind == "quantile":
-        sent = "the place of one score of the rows set aside, and their number"
+        sent = "the place of one score of the rows held out, and their number"
     text = f"For prediction sets of {100 * plan.level:g} %, {sent}"
     if agreement.privacy is not None:
         text += (
-            f", each with noise of deviation {math.sqrt(plan.noise):.3g} from the operating system (ε = "
+            f", each with noise of SD {math.sqrt(plan.noise):.3g} from the operating system (ε = "
             f"{agreement.epsilon:g}, δ = {agreement.delta:g}: these rows train nobody, so that nothing else spends it)"
         )
     elif plan.kind != "quantile":

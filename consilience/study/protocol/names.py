@@ -48,7 +48,7 @@ def check_new_name(name: str) -> None:
 
 
 def is_device(name: str) -> bool:
-    """Tell whether Windows takes a file's name for a device, with whatever ending."""
+    """Say whether Windows takes a file's name for a device, with whatever ending."""
     return name.partition(".")[0].strip().casefold() in DEVICES
 
 

@@ -45,15 +45,15 @@ def check_secure(agreement: Agreement, method: Method) -> None:
 
     Args:
         agreement: The study's agreement, which masks.
-        method: Its method, as it is set.
+        method: Its method, with these settings.
 
     Raises:
         InputError: The method is no sum, or sums could be taken apart.
     """
     if summation(method) is None:
         raise InputError(
-            f"secure = true needs replies that add up, and {agreement.method} as it is set needs them one by one: "
-            "choose a method that is a sum (docs/threat-model.md lists them), or other settings."
+            f"secure = true needs replies that add up, and {agreement.method} with these settings needs them one by "
+            "one: choose a method that is a sum (docs/threat-model.md lists them), or other settings."
         )
     if agreement.fewest_sites < FEWEST:
         raise InputError(

@@ -105,7 +105,7 @@ def sign(key: Ed25519PrivateKey, purpose: str, message: bytes) -> str:
 
 
 def verifies(key: str, purpose: str, message: bytes, signature: str) -> bool:
-    """Tell whether the owner of a public key signed this message for this purpose.
+    """Say whether the owner of a public key signed this message for this purpose.
 
     Args:
         key: The public key, as `public` writes it.
@@ -127,7 +127,7 @@ def verifies(key: str, purpose: str, message: bytes, signature: str) -> bool:
 
 
 def is_weak(key: str) -> bool:
-    """Tell whether anybody can sign for a public key: a point of small order, under which signatures fit any message.
+    """Say whether anybody can sign for a public key: a point of small order, under which signatures fit any message.
 
     Args:
         key: The public key, as `public` writes it.

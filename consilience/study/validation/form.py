@@ -28,7 +28,7 @@ class Leaf(NamedTuple):
         return f"({dimensions}) of {self.dtype}"
 
     def fits(self, other: Leaf) -> bool:
-        """Tell whether another leaf has this type and shape.
+        """Say whether another leaf has this type and shape.
 
         Args:
             other: The leaf of a value that was received.

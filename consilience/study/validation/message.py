@@ -35,8 +35,8 @@ from consilience.study.validation.gate import (
 from consilience.task import Task
 from consilience.tree import Tree
 
-# A weight k deviations from 0 costs k²/2 nats under the prior, and a row can repay at most log C of them: a posterior
-# that puts a weight a thousand deviations away has at least 500 000 / log C rows that all speak for it.
+# A weight k SDs from 0 costs k²/2 nats under the prior, and a row can repay at most log C of them: a posterior
+# that puts a weight a thousand SDs away has at least 500 000 / log C rows that all speak for it.
 MOST_DEVIATIONS = 1000
 NEAR = 1e-5  # what two machines may round differently in the same first message
 
@@ -140,7 +140,7 @@ def largest_weight(task: Task) -> float:
     """Give the largest weight that a site starts from, or sends.
 
     Returns:
-        `MOST_DEVIATIONS` times the prior's deviation, or times the largest fresh weight where that is more.
+        `MOST_DEVIATIONS` times the prior's SD, or times the largest fresh weight where that is more.
     """
     like = task.weights(task.like)
     variance = max(float(var.max()) for var in task.prior.gaussian(like).var.values())
@@ -215,7 +215,7 @@ def _limit(weights: Iterable[Tensor], task: Task) -> None:
         size = float(weight.abs().max())
         if not size <= limit:
             raise Refused(
-                f"it has a weight of {size:.3g}, and none is larger than {limit:.3g} ({MOST_DEVIATIONS} deviations of "
+                f"it has a weight of {size:.3g}, and none is larger than {limit:.3g} ({MOST_DEVIATIONS} SDs of "
                 "the prior or of fresh weights): ask how it came about, or try a smaller rate."
             )
 

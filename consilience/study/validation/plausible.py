@@ -24,7 +24,7 @@ from consilience.study.validation.form import leaves_of, nodes_of
 from consilience.study.validation.magnitudes import FAR, ROUNDING, Bounds
 from consilience.tree import Params, Tree
 
-FARTHEST = 1e6  # a weight without a prior: no more than forty over the deviation of a column in its agreed unit
+FARTHEST = 1e6  # a weight without a prior: no more than forty over the SD of a column in its agreed unit
 ALIKE = 1e-6  # of the least variance that samples can have: those of a short chain lie close together
 ADVICE = "check the scaling of the columns, or try a smaller rate."
 

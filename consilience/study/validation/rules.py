@@ -156,7 +156,7 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
 
 
 def begins_alone(agreement: Agreement, round: int) -> bool:
-    """Tell whether a round begins with what every site computes for itself.
+    """Say whether a round begins with what every site computes for itself.
 
     Args:
         round: The round, from 1 on.
