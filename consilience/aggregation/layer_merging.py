@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.distributions.posterior import Point, average
-from consilience.inference.layers import Layers, from_matrix, matrix_of
+from consilience.inference.layers import Layers, from_matrix, layer_matrix
 from consilience.tree import Params
 
 TINY = 1e-9  # of the mean curvature, that pulls towards the average where no client has any
@@ -54,9 +54,9 @@ def merge_by_inputs(points: Sequence[Point], moments: Sequence[Layers], weights:
     for name in moments[0].inputs:
         whole = torch.stack([m.inputs[name].double() for m in moments])
         grams = keep * whole + (1 - keep) * torch.diag_embed(whole.diagonal(dim1=-2, dim2=-1))
-        matrices = torch.stack([matrix_of(p.params, name).double() for p in points])
+        matrices = torch.stack([layer_matrix(p.params, name).double() for p in points])
         pull = TINY * grams.diagonal(dim1=-2, dim2=-1).mean() * torch.eye(grams.shape[-1], dtype=torch.float64)
-        right = (matrices @ grams).sum(0) + matrix_of(mean, name).double() @ pull
+        right = (matrices @ grams).sum(0) + layer_matrix(mean, name).double() @ pull
         merged |= from_matrix(torch.linalg.solve(grams.sum(0) + pull, right.mT).mT, name, mean)
     return Point(merged)
 
@@ -78,11 +78,11 @@ def merge_by_layers(points: Sequence[Point], moments: Sequence[Layers], weights:
     for name in moments[0].inputs:
         a = torch.stack([m.inputs[name].double() / m.size.double() for m in moments])
         b = torch.stack([m.gradients[name].double() for m in moments])
-        matrices = torch.stack([matrix_of(p.params, name).double() for p in points])
+        matrices = torch.stack([layer_matrix(p.params, name).double() for p in points])
         diagonals = torch.einsum("ko,ki->koi", b.diagonal(dim1=-2, dim2=-1), a.diagonal(dim1=-2, dim2=-1))
         beside = damping * float(diagonals.mean())
         curve = partial(_curve, a, b, beside)
-        centre = matrix_of(mean, name).double()
+        centre = layer_matrix(mean, name).double()
         diagonal = diagonals.sum(0) + len(points) * beside + TINY * diagonals.mean()
         away = solve(curve, curve(matrices - centre), diagonal)  # directions without curvature stay at the average
         merged |= from_matrix(centre + away, name, mean)

@@ -18,7 +18,7 @@ from consilience.method import Bound, Method, Needs, name, needs
 from consilience.method.declared import on_linear, shares_replies
 from consilience.methods.claims import check_private
 from consilience.report.schema.wording import bound_name
-from consilience.runs.bounds import bounds_of, inference_of, trained
+from consilience.runs.bounds import bounds_of, find_inference, trained
 from consilience.runs.device import on
 from consilience.runs.engines.participation import Participation
 from consilience.runs.problem import Problem
@@ -144,7 +144,7 @@ class Plan:
         leader = _leader(methods or rows)
         times = self.problem.predicts_times
         usual = bounds_of(leader.method, leader.rounds, 2, self.problem.labelled, by_rows=not times)
-        follows = times or (methods and inference_of(leader.method) is not None)
+        follows = times or (methods and find_inference(leader.method) is not None)
         made = {}
         for bound, method in usual.items():
             made[bound] = row(bound, tuned.get(bound), common)
@@ -216,7 +216,7 @@ def _distinguish(rows: Sequence[Row]) -> list[Row]:
 def _leader(rows: Sequence[Row]) -> Row:
     """The row that bounds follow: the first of one round whose replies serve them too, else the first that infers."""
     sharing = [r for r in rows if shares_replies(r.method) and r.rounds == 1]
-    inferring = [r for r in rows if inference_of(r.method) is not None]
+    inferring = [r for r in rows if find_inference(r.method) is not None]
     return (sharing or inferring or list(rows))[0]
 
 

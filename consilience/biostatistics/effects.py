@@ -24,7 +24,7 @@ from consilience.biostatistics.terms import INTERCEPT, Design, Term
 from consilience.distributions.likelihood import Linked
 from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
-from consilience.glm.predictions import freedom_of
+from consilience.glm.predictions import degrees_of_freedom
 from consilience.glm.site_likelihoods import layer_of
 from consilience.task import Task
 from consilience.tree import Params
@@ -503,7 +503,7 @@ def table_of(
 
     Args:
         design: What its features and outputs are.
-        pooled: The Gaussian over its weights, as `likelihoods.gaussian_of` finds it.
+        pooled: The Gaussian over its weights, as `likelihoods.find_gaussian` finds it.
         sites: The sites' likelihoods by their names.
         newcomer: The Gaussian over a new site's weights, where a model of how sites differ has one.
         fitted: The rows it was fitted on.
@@ -550,7 +550,7 @@ def table_of(
 
 def _freedom(pooled: Dense, count: int) -> float | None:
     """The degrees of freedom behind a learned noise; None where so many that t is normal, or none are counted."""
-    freedom = float(freedom_of(pooled, count))
+    freedom = float(degrees_of_freedom(pooled, count))
     if freedom > MANY:
         return None
     return freedom

@@ -117,7 +117,7 @@ class Design:
         return dataclasses.replace(self, reference=target)
 
 
-def terms_of(fields: Sequence[Field], reference: Mapping[str, str]) -> tuple[tuple[Term, ...], tuple[int, ...]]:
+def list_terms(fields: Sequence[Field], reference: Mapping[str, str]) -> tuple[tuple[Term, ...], tuple[int, ...]]:
     """List the effects of columns: a number's by its unit, a level's against the reference level.
 
     Args:
@@ -194,7 +194,7 @@ def _marked(field: Field, known: set[str]) -> bool:
     return not field.levels and column != field.name and column in known
 
 
-def design_of(sites: Sites, reference: Mapping[str, str] | None = None) -> Design:
+def describe_design(sites: Sites, reference: Mapping[str, str] | None = None) -> Design:
     """Describe the columns of a simulation.
 
     Args:
@@ -212,7 +212,7 @@ def design_of(sites: Sites, reference: Mapping[str, str] | None = None) -> Desig
     fields = fields_of(names)
     if sites.imputations:  # no row that was learned from has a missing value, so that its indicator has no effect
         fields = [field._replace(mark=None) for field in fields]
-    terms, baseline = terms_of(fields, levels)
+    terms, baseline = list_terms(fields, levels)
     shift = torch.zeros(sites.features, dtype=torch.float64)
     scale = torch.ones(sites.features, dtype=torch.float64)
     if sites.feature_shift is not None and sites.feature_scale is not None:

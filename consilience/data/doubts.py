@@ -137,7 +137,7 @@ class Doubt(NamedTuple):
         return f"{self.what}: {self.remedy}."
 
 
-def doubts_of(
+def find_doubts(
     name: str, cells: Cells, site: Tensor | None = None, target: bool = False, values: Numbers | None = None
 ) -> Iterator[Doubt]:
     """Say what may be wrong with a column, and what to do.

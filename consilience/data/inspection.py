@@ -12,7 +12,7 @@ import torch
 
 from consilience.data.cells import Cells, is_missing
 from consilience.data.dialect import ENCODINGS, Dialect, find_encoding, first_lines, sniff, split_lines
-from consilience.data.doubts import doubts_of, is_date, is_id, look_alike, sentinels
+from consilience.data.doubts import find_doubts, is_date, is_id, look_alike, sentinels
 from consilience.data.formats import format_of, read_table
 from consilience.data.reading import Reading
 from consilience.data.tables import file_names, site_names, stack
@@ -92,7 +92,7 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
         doubts: tuple[str, ...] = ()
         if len(known):
             doubts = tuple(
-                str(doubt) for doubt in doubts_of(name, known, site[torch.from_numpy(~gaps)], name == target)
+                str(doubt) for doubt in find_doubts(name, known, site[torch.from_numpy(~gaps)], name == target)
             )
         seen = _see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target)
         said = tuple(text for text in sorted(respelt.distinct()) if text in reading.unknown and not is_missing(text))

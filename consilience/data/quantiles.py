@@ -12,7 +12,7 @@ from consilience.data.sites import Sites
 Counts = npt.NDArray[np.float64]
 
 
-def quantiles_of(sites: Sites, levels: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+def find_quantiles(sites: Sites, levels: Sequence[float]) -> tuple[tuple[float, ...], ...]:
     """Find the quantiles of every feature over all training rows.
 
     Returns:

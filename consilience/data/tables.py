@@ -19,7 +19,7 @@ from consilience.data.columns import Column, check_range, read_feature, read_tar
 from consilience.data.dataset import Dataset
 from consilience.data.dates import in_days
 from consilience.data.delimited import Wanted
-from consilience.data.doubts import Doubt, doubts_of
+from consilience.data.doubts import Doubt, find_doubts
 from consilience.data.encoding import Encoding
 from consilience.data.formats import FEWEST_ROWS, frame_of, is_table_file, part_of, read_table, without_url
 from consilience.data.reading import Reading, read_reading
@@ -402,9 +402,9 @@ def _doubts(name: str, cells: Cells, site: Tensor, target: bool, values: Numbers
     """What may be wrong with a column; what somebody says is missing needs no advice."""
     gaps = cells.empty(reading.unknown)
     if not gaps.any():
-        yield from doubts_of(name, cells, site, target, values)
+        yield from find_doubts(name, cells, site, target, values)
     elif not gaps.all():
-        yield from doubts_of(name, cells.select(~gaps), site[torch.from_numpy(~gaps)], target, values[~gaps])
+        yield from find_doubts(name, cells.select(~gaps), site[torch.from_numpy(~gaps)], target, values[~gaps])
 
 
 def _check_imputed(columns: Sequence[Column]) -> None:

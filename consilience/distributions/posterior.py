@@ -180,7 +180,7 @@ def from_natural(n: Natural, points: Params, floor: Tensor | float) -> Gaussian 
     return Gaussian(mean, {k: 1 / p for k, p in precision.items()})
 
 
-def samples_of(posterior: Posterior) -> Samples:
+def as_samples(posterior: Posterior) -> Samples:
     """Take samples as they are, a point as the only one.
 
     Args:

@@ -84,7 +84,7 @@ def tell_first(task: Task, data: Data, own: bool) -> Any:
     return sums
 
 
-def summands_of(send: Any) -> Any:
+def take_summands(send: Any) -> Any:
     """Take what is added up out of a reply.
 
     Args:
@@ -123,10 +123,10 @@ def without_own(replies: Sequence[Received]) -> list[Received]:
     Returns:
         The same with sums alone.
     """
-    return [reply._replace(payload=summands_of(reply.payload)) for reply in replies]
+    return [reply._replace(payload=take_summands(reply.payload)) for reply in replies]
 
 
-def alone_of(task: Task, replies: Sequence[Received]) -> dict[str, OwnFit | Sums]:
+def take_own_fits(task: Task, replies: Sequence[Received]) -> dict[str, OwnFit | Sums]:
     """Take the sites' own fits out of a first round's replies: of numbers they are in the sums.
 
     Args:

@@ -106,7 +106,7 @@ def predict_numbers(task: Task, posterior: Dense) -> Predictive:
     params = tree.unravel(posterior.mean[:count], layer)
     features = feature_map(task.model)
     learned = {LOG_NOISE: posterior.mean[count:]}
-    widening = student_variance(freedom_of(posterior, count))
+    widening = student_variance(degrees_of_freedom(posterior, count))
 
     @torch.no_grad()
     def predict(x: Tensor) -> Distribution:
@@ -126,7 +126,7 @@ def predict_numbers(task: Task, posterior: Dense) -> Predictive:
     return predict
 
 
-def freedom_of(posterior: Dense, count: int) -> Tensor:
+def degrees_of_freedom(posterior: Dense, count: int) -> Tensor:
     """Find the degrees of freedom behind a learned noise.
 
     Args:

@@ -102,7 +102,7 @@ def read_off(task: Task, state: Any, sites: Sequence[Natural], told: Tensor | No
     given = given_in(state)
     found: dict[str, Any] = {"newcomer": newcomer_of(task, state)}
     if given is None:
-        pooled = gaussian_of(task, state)
+        pooled = find_gaussian(task, state)
         if told is None:
             told = information_of(task, state, pooled, sites)
         return {**found, "pooled": pooled, "information": told}
@@ -110,7 +110,7 @@ def read_off(task: Task, state: Any, sites: Sequence[Natural], told: Tensor | No
         **found,
         "pooled": given.posterior,
         "information": given.information,
-        "plain": gaussian_of(task, state),
+        "plain": find_gaussian(task, state),
         "tau": given.tau,
     }
 
@@ -122,7 +122,7 @@ def hierarchy_in(state: Any) -> Hierarchy | None:
     return None
 
 
-def gaussian_of(task: Task, state: Any) -> Dense:
+def find_gaussian(task: Task, state: Any) -> Dense:
     """Find the Gaussian over a linear model's weights in a server's state.
 
     Args:
@@ -157,7 +157,7 @@ def newcomer_of(task: Task, state: Any) -> Dense | None:
         state: The state after the last round.
 
     Returns:
-        The Gaussian, as `gaussian_of` gives that of their mean; None where there is one model for all.
+        The Gaussian, as `find_gaussian` gives that of their mean; None where there is one model for all.
     """
     hierarchy = hierarchy_in(state)
     if hierarchy is None:

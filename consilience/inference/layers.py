@@ -111,7 +111,7 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     return layers
 
 
-def matrix_of(params: Params, name: str) -> Tensor:
+def layer_matrix(params: Params, name: str) -> Tensor:
     """Write a layer as one matrix.
 
     Returns:
@@ -128,7 +128,7 @@ def from_matrix(matrix: Tensor, name: str, like: Params) -> Params:
     """Read a layer from its matrix.
 
     Args:
-        matrix: As `matrix_of` writes it.
+        matrix: As `layer_matrix` writes it.
         like: All weights, for shapes and types.
 
     Returns:
@@ -241,7 +241,7 @@ def last_linear(model: nn.Module) -> str:
     return names[-1]
 
 
-def features_of(task: Task, params: Params, x: Tensor) -> Tensor:
+def last_features(task: Task, params: Params, x: Tensor) -> Tensor:
     """Run a network up to its last layer.
 
     Args:

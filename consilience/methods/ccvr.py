@@ -14,7 +14,7 @@ from consilience.distributions.posterior import Point, average, centre
 from consilience.errors import InputError
 from consilience.glm.sums import Sums, add, square_matrix, summarise
 from consilience.inference import SGD, Inference
-from consilience.inference.layers import features_of, last_linear
+from consilience.inference.layers import last_features, last_linear
 from consilience.key import Key
 from consilience.messages import Client, Received, Reply, Server, payloads, weights
 from consilience.method import About, BatchNormed, Method, Rounds
@@ -94,7 +94,7 @@ class CCVR(BatchNormed, Method):
         if not isinstance(message, Question):
             return Reply(centre(self.inference(task, message, client), task.like), client.data.size)  # 1
         classes = task.classes(client.data.x)
-        looks = lambda x: features_of(task, message.point.params, x)
+        looks = lambda x: last_features(task, message.point.params, x)
         return Reply(summarise(looks, client.data, classes, by_class=True), client.data.size)  # 2
 
     def aggregate(self, task: Task, state: CCVRState, replies: Sequence[Received], server: Server) -> CCVRState:

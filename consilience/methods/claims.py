@@ -15,7 +15,7 @@ from consilience.privacy.dp.subsampled import Steps
 M = TypeVar("M", bound=Method)
 
 
-def privacy_of(method: Method) -> Privacy | None:
+def promised_privacy(method: Method) -> Privacy | None:
     """Find what a method, with these settings, promises about its clients' rows.
 
     Args:

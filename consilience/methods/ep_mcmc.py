@@ -8,7 +8,7 @@ from typing import Any
 
 from consilience import tree
 from consilience.aggregation.kernel_densities import multiply_kernels
-from consilience.distributions.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
+from consilience.distributions.posterior import Dense, Gaussian, Posterior, Samples, as_samples, draw, moments, multiply
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
 from consilience.messages import Client, Received, Reply, Server, payloads
@@ -65,7 +65,7 @@ class EPMCMC(Multiplied, Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
-        clients = [samples_of(p) for p in payloads(replies)]
+        clients = [as_samples(p) for p in payloads(replies)]
         if self.sweeps:
             drawn = multiply_kernels(clients, task.prior.gaussian(task.like), self.draws, self.sweeps, server.key)
             return State(Samples(tree.unravel(drawn, task.like)))

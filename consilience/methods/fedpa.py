@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.distributions.posterior import Point, samples_of
+from consilience.distributions.posterior import Point, as_samples
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
 from consilience.inference.optimisers import Descent, Optimiser
@@ -81,7 +81,7 @@ class FedPA(Summable, Method):
         return Recent(theta.new_zeros(self.remembered, len(theta)), theta.new_zeros((), dtype=torch.int64))
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
-        samples = tree.ravel(samples_of(self.inference(task, message, client)).params, batch_dims=1)  # 1
+        samples = tree.ravel(as_samples(self.inference(task, message, client)).params, batch_dims=1)  # 1
         theta = tree.ravel(message.params)
         if not self.remembered:
             step = delta(theta, samples, self.rho)  # 2, 3

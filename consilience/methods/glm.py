@@ -23,7 +23,7 @@ from consilience.glm.derivatives import NOTHING, Derivatives, Search, advance, b
 from consilience.glm.event_sums import begin_search
 from consilience.glm.linear_model import classes_of, layer_of, priors_of, warn_of_few_rows
 from consilience.glm.noisy_derivatives import NoisyDerivatives
-from consilience.glm.own_fit import OwnFit, Told, alone_of, summands_of, tell_first, without_own
+from consilience.glm.own_fit import OwnFit, Told, take_own_fits, take_summands, tell_first, without_own
 from consilience.glm.posteriors import Weighing, class_posterior, differentiate_at, number_posterior, weigh_rows
 from consilience.glm.predictions import predict_numbers, predict_on_features
 from consilience.glm.private import (
@@ -243,7 +243,7 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Metho
         return doubt_centred(send)
 
     def summation(self) -> Summation:
-        return Total(summands_of)  # a site's own fit is no summand: where replies are masked, it stays there
+        return Total(take_summands)  # a site's own fit is no summand: where replies are masked, it stays there
 
     def has_hessian(self, task: Task) -> bool:
         """Say whether there are few enough weights for a matrix of all pairs."""
@@ -261,7 +261,7 @@ def learn(
         tolerance: Of the gradient relative to the first, where the search ends.
     """
     prior, _ = priors_of(task)
-    alone = alone_of(task, replies) or state.alone
+    alone = take_own_fits(task, replies) or state.alone
     replies = without_own(replies)
     if isinstance(replies[0].payload, Sums):
         warn_of_few_rows(replies)

@@ -84,7 +84,7 @@ class Shift(NamedTuple):
         return f"column {place + 1}"
 
 
-def shift_of(sites: Sites) -> Shift:
+def measure_shift(sites: Sites) -> Shift:
     """Measure how far sites differ, from their training rows.
 
     Returns:
@@ -161,7 +161,7 @@ def _between(groups: list[Tensor]) -> tuple[Tensor, Tensor]:
     return share, torch.from_numpy(f.sf(statistic.numpy(), len(groups) - 1, free))
 
 
-def situation_of(
+def describe_situation(
     sites: Sites,
     *,
     place: str = "run",
@@ -188,7 +188,7 @@ def situation_of(
     Returns:
         What rules are held against.
     """
-    found = shift or shift_of(sites)
+    found = shift or measure_shift(sites)
     images = not isinstance(sites.shape, int)
     if weights is None:
         weights = (_columns(sites) + 1) * (sites.classes or 1)
@@ -248,7 +248,9 @@ def recommend(
     """
     if not isinstance(sites, Sites):
         sites = sites.build_sites()
-    situation = situation_of(sites, secure=secure, private=epsilon is not None, one_round=one_round, effects=effects)
+    situation = describe_situation(
+        sites, secure=secure, private=epsilon is not None, one_round=one_round, effects=effects
+    )
     return complete(advise(situation), situation, sites)
 
 

@@ -36,7 +36,7 @@ from consilience.metrics.findings import (
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.shown import examples, predicted_bins
 from consilience.metrics.site_calibration import calibration_by_site
-from consilience.metrics.times import describe_times, grid_of, with_baseline
+from consilience.metrics.times import describe_times, find_time_grid, with_baseline
 from consilience.metrics.uncertainty import Uncertainty, belonging_to, decompose
 from consilience.task import Task
 from consilience.tree import Tree
@@ -81,7 +81,7 @@ class Scorer:
         self.method = method
         self.task = task
         self.sites = sites
-        self.grid = grid_of(task, sites)
+        self.grid = find_time_grid(task, sites)
         self._last: tuple[Tree, Judged] | None = None
 
     def history(self, state: Tree, memories: Mapping[int, Tree]) -> dict[str, float]:

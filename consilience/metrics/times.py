@@ -24,7 +24,7 @@ from consilience.metrics.findings import Predicted, PredictedBin
 from consilience.task import Task
 
 
-def grid_of(task: Task, sites: Sites) -> Tensor | None:
+def find_time_grid(task: Task, sites: Sites) -> Tensor | None:
     """Find the grid of times on which a task's curves are given.
 
     Args:

@@ -22,7 +22,7 @@ from consilience.key import Key, Stream
 from consilience.messages import Received, Server
 from consilience.method import Method, OnFeatures
 from consilience.method.declared import spends
-from consilience.methods.claims import privacy_of
+from consilience.methods.claims import promised_privacy
 from consilience.privacy.audit.one_run import CONFIDENCE, Bound, bound, flip
 from consilience.progress import track
 from consilience.runs.engines.client_turn import Turn, client_view
@@ -282,7 +282,7 @@ def _score_by_sums(site: Site, canaries: Data, sent: Tree, server: Server) -> Te
     if known is not None:
         background = total(site.prepare(known))
     seen = _flat(sent)[: len(background)]  # behind the sums stands how many shares of noise there are
-    promise = privacy_of(site.method)
+    promise = promised_privacy(site.method)
     noise_var = 0.0
     if promise is not None:
         noise_var = promise.deviation(len(background), spends(site.method, 1)) ** 2  # public: the guesser knows it

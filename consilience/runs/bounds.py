@@ -67,7 +67,7 @@ def bounds_of(method: Method, rounds: int, sites: int, labelled: bool, by_rows: 
     Returns:
         Bounds by name, as `consilience.methods.bounds.bounds` lists them.
     """
-    inference = inference_of(method)
+    inference = find_inference(method)
     if not by_rows:
         labelled = False
         if inference is None or not takes_all_rows(inference):
@@ -81,7 +81,7 @@ def trained(bound: Method) -> str:
     Returns:
         Its passes over the rows, as `100 passes`, or `converged`; empty where nobody counts.
     """
-    inference = inference_of(bound)
+    inference = find_inference(bound)
     if inference is not None and takes_all_rows(inference):
         return "converged"
     made = passes(inference)
@@ -92,7 +92,7 @@ def trained(bound: Method) -> str:
     return f"{count(made)} passes"
 
 
-def inference_of(method: Method) -> Inference | None:
+def find_inference(method: Method) -> Inference | None:
     """Find how a method's clients infer.
 
     Returns:

@@ -15,7 +15,7 @@ from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method, is_personal, own_models
 from consilience.method.which import has_common
-from consilience.metrics.times import grid_of, with_baseline
+from consilience.metrics.times import find_time_grid, with_baseline
 from consilience.prediction_sets.coverage import choose_ranks, fewest_rows
 from consilience.prediction_sets.kinds import (
     Calibration,
@@ -328,7 +328,7 @@ def models_of(
     if not newcomer:
         own = own_models(method, task, state, memories, len(sites))
     each = own or [method.predictive(task, state)] * len(sites)
-    grid = grid_of(task, sites)
+    grid = find_time_grid(task, sites)
     if grid is not None:
         with torch.no_grad():
             on_baseline = {model: with_baseline(model, sites.train, grid) for model in dict.fromkeys(each)}

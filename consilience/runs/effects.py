@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import fitted_from, fitted_of
-from consilience.biostatistics.terms import design_of
+from consilience.biostatistics.terms import describe_design
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Natural
 from consilience.errors import InputError, refuse_damage
-from consilience.glm.site_likelihoods import from_replies, from_rows, gaussian_of, hierarchy_in, read_off, told_by_rows
+from consilience.glm.site_likelihoods import (
+    find_gaussian,
+    from_replies,
+    from_rows,
+    hierarchy_in,
+    read_off,
+    told_by_rows,
+)
 from consilience.messages import Received
 from consilience.task import Task
 
@@ -60,7 +67,7 @@ def run_effects(
     if whole is not None:
         fit = whole.fit
     task, sites, state, _ = fit
-    design = design_of(sites, reference)
+    design = describe_design(sites, reference)
     by_site = _likelihoods(fit)
     read = kept is not None and not sites.train and not reference and (kept_of_all or whole is None)
     spread = bool(reference) and hierarchy_in(state) is not None  # which needs no site's own estimates
@@ -103,7 +110,7 @@ def effects_report(fit: Fit, on_all_rows: Callable[[], Result | None] | None = N
         The table under its name; nothing where a model has no effects, or too many to read.
     """
     try:
-        bare = table_of(fit.task, design_of(fit.sites, None), gaussian_of(fit.task, fit.state))
+        bare = table_of(fit.task, describe_design(fit.sites, None), find_gaussian(fit.task, fit.state))
         if len(bare) <= MOST:
             return {"effects": run_effects(fit, on_all_rows=on_all_rows).to_json()}
     except (InputError, RuntimeError):  # no linear model, or a precision that cannot be inverted

@@ -24,7 +24,7 @@ from consilience.method import Method, OnFeatures, name
 from consilience.method.which import has_common
 from consilience.methods import method as method_from_name
 from consilience.methods.advice import advise
-from consilience.methods.situation import situation_of
+from consilience.methods.situation import describe_situation
 from consilience.models.mlp import mlp
 from consilience.prediction_sets.kinds import KINDS
 from consilience.prediction_sets.sets import Guarantee, prediction_intervals, prediction_sets
@@ -131,7 +131,7 @@ class _Federated(BaseEstimator):
         network = "other"
         if self.model is None and self.hidden is None:
             network = "none"
-        advice = advise(situation_of(sites, place="estimator", network=network, one_round=self.rounds == 1))
+        advice = advise(describe_situation(sites, place="estimator", network=network, one_round=self.rounds == 1))
         return configure(method_from_name(advice.method), advice.settings)
 
     def _predictive(self, x: Any) -> Distribution:

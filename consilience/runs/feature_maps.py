@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from consilience.data.quantiles import quantiles_of
+from consilience.data.quantiles import find_quantiles
 from consilience.data.sites import Sites
 from consilience.distributions.posterior import Point
 from consilience.errors import InputError, unknown_name
@@ -37,7 +37,7 @@ def features_from(words: str, sites: Sites, public: bool = False) -> nn.Module:
     """
     if names_a_map(words):
         if knows_quantiles(words) and not public:
-            return features(words, sites.shape, quantiles_of(sites, LEVELS))
+            return features(words, sites.shape, find_quantiles(sites, LEVELS))
         return features(words, sites.shape)
     if (Path(words) / "run.json").exists():
         return learned_features(words)

@@ -19,7 +19,7 @@ from consilience.errors import InputError
 from consilience.inference.capabilities import FromMode, TakesAllRows
 from consilience.method import Bound, Method, Multiplied, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
-from consilience.methods.claims import check_releases, privacy_of
+from consilience.methods.claims import check_releases, promised_privacy
 from consilience.metrics.times import check_events
 from consilience.models.controlled import describe_constants
 from consilience.models.maps import describe_maps
@@ -67,7 +67,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
             f"('{task.statistics[0]}'): use GroupNorm in the model, or a method that averages weights."
         )
     task.check(sites.train[0], sites.classes)
-    privacy = privacy_of(method)
+    privacy = promised_privacy(method)
     if privacy is not None:
         check_releases(method, rounds)
         privacy.check(len(sites), sum(len(rows.y) for rows in sites.train))

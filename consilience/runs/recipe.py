@@ -15,7 +15,7 @@ from consilience.errors import InputError
 from consilience.method import Method
 from consilience.methods import method
 from consilience.methods.advice import Advice, advise
-from consilience.methods.situation import situation_of
+from consilience.methods.situation import describe_situation
 from consilience.runs.problem import Problem, check_prior, words_of
 from consilience.serialisation.settings import configure
 from consilience.task import Task
@@ -100,7 +100,7 @@ class Recipe:
         if self.problem.model == "linear":
             network = "linear"
         weights = sum(leaf.numel() for leaf in task.like.values())
-        asked = situation_of(sites, network=network, weights=weights, private=private, one_round=one_round)
+        asked = describe_situation(sites, network=network, weights=weights, private=private, one_round=one_round)
         recipe = self._with(advise(asked))
         check_prior(self.problem.prior_var, [recipe.build_method()])
         return recipe
@@ -108,7 +108,7 @@ class Recipe:
     def _choose_all(self, private: bool, one_round: bool) -> Recipe:
         """Method, features and network together."""
         features = self.problem.features
-        asked = situation_of(self.problem.build_sites(self.seed), private=private, one_round=one_round)
+        asked = describe_situation(self.problem.build_sites(self.seed), private=private, one_round=one_round)
         if features is not None:
             asked = dataclasses.replace(asked, weights=None)  # those on the features are another number
         advice = advise(asked)

@@ -23,7 +23,7 @@ from consilience.key import Key
 from consilience.messages import Received
 from consilience.method import Method, usual_rounds
 from consilience.method.declared import folds, impute, pools_rows
-from consilience.methods.claims import for_rounds, privacy_of, privacy_statement
+from consilience.methods.claims import for_rounds, privacy_statement, promised_privacy
 from consilience.metrics.evaluate import Scorer
 from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.conformal import check_level, report_guarantee
@@ -233,7 +233,7 @@ def _on_all_rows(
 ) -> Result | None:
     """The same run on all rows, those that were held out too; None where none are, or it must not or cannot be."""
     whole = sites.trained_on_all()
-    if whole is None or privacy_of(method) is not None or privacy_statement(method) is not None:
+    if whole is None or promised_privacy(method) is not None or privacy_statement(method) is not None:
         return None
     try:
         check(method, task, whole, 1)
@@ -268,7 +268,7 @@ def _circumstances(method: Method, sites: Sites, origin: Start | None, cohort: P
     known: dict[str, Any] = {}
     if origin is not None:
         known["started_from"] = origin.about
-    privacy = privacy_of(method)
+    privacy = promised_privacy(method)
     if privacy is not None:
         known["privacy"] = privacy.describe(simulated=True, not_covered=_not_covered(sites))
     if cohort.partial:

@@ -35,7 +35,7 @@ from consilience.study.files import SLACK, open_file
 from consilience.study.model import Model
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.envelope import Header, seal
-from consilience.study.protocol.guarantees import calibration_of, empty_counts, fewest_scores
+from consilience.study.protocol.guarantees import empty_counts, fewest_scores, read_calibration
 from consilience.study.protocol.members import Member, Study
 from consilience.study.rows import draw_by_content, fingerprint
 from consilience.tree import Tree
@@ -80,7 +80,7 @@ class Counts(File):
     def __init__(self, study: Study, model: Model) -> None:
         """Ask for counts about a model, where prediction sets are agreed on."""
         super().__init__(study, model)
-        self.plan = calibration_of(study.agreement)
+        self.plan = read_calibration(study.agreement)
 
     def about(self, member: Member) -> dict[str, Any]:
         """Say in the file's header who answers, about which model, and what was agreed."""

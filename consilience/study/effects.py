@@ -9,7 +9,7 @@ import torch
 
 from consilience.biostatistics.effects import Effects, from_json, table_of
 from consilience.biostatistics.fitted import Fitted
-from consilience.biostatistics.terms import MISSING, Design, Field, terms_of
+from consilience.biostatistics.terms import MISSING, Design, Field, list_terms
 from consilience.errors import InputError, refuse_damage
 from consilience.glm.site_likelihoods import from_replies, read_off
 from consilience.messages import Received
@@ -47,7 +47,7 @@ def agreed_design(
         if column.type == "number":
             shift[fields[-1].first] = column.centre
             scale[fields[-1].first] = column.spread
-    terms, baseline = terms_of(fields, levels)
+    terms, baseline = list_terms(fields, levels)
     outcomes = target.classes or ("",)
     target_scale = 1.0
     target_shift = 0.0

@@ -27,7 +27,7 @@ from consilience.study.protocol.signature import public
 from consilience.study.recall import Recalled, marks_path, recall
 from consilience.study.rows import rows_of
 from consilience.study.site import Site, keep_file, kept_path
-from consilience.study.spending import people_of
+from consilience.study.spending import find_people
 from consilience.study.table_one import KEPT as KEPT_TABLE
 
 STATE = "CONSILIENCE_STATE"  # names the folder of a site whose key lies where nothing can be written
@@ -125,7 +125,7 @@ class Home:
         memory = memory or self.memory
         data, inspection = rows_of(agreement, table, one_class)
         recalled = recall(agreement, self.member.number, self.key, memory, data)
-        people = people_of(agreement, data, inspection, self.key)
+        people = find_people(agreement, data, inspection, self.key)
         files = (ledger_of(self.key_file, ledger), memory, self.book, self.folder)
         site = Site(self.study, self.member, self.key, *files, recalled.rows, inspection, people, keep)
         return Opened(site, recalled, data)

@@ -38,7 +38,7 @@ MESSAGE = "reply over Flower"  # the same in a deployment, so that no mask serve
 KEPT = 2  # masked vectors of each kind that a book holds, should the last be asked for again
 
 
-def roster_of(study: Study, numbers: Collection[int] | None = None) -> tuple[Member, ...]:
+def list_roster(study: Study, numbers: Collection[int] | None = None) -> tuple[Member, ...]:
     """List the sites that mask with each other.
 
     Args:
@@ -105,7 +105,7 @@ class MaskBook:
         Raises:
             InputError: Something else was masked for this round, or the sum has gone on without this site.
         """
-        members = roster_of(self.study)
+        members = list_roster(self.study)
         purpose = purpose_of(self.study, members, round, what)
         name = f"{round} {what}"
         with lock_file(self.path):
@@ -165,7 +165,7 @@ class MaskBook:
             except InputError as error:
                 raise InputError(f"{stays} {error}") from error
             self._write({**entries, name: {**entry, "told": dropped}}, vectors)
-        members = roster_of(self.study, entry["sites"])
+        members = list_roster(self.study, entry["sites"])
         keys = self._keys(gone, purpose_of(self.study, members, round, what))
         told = {str(number): torch.tensor(list(key), dtype=torch.uint8) for number, key in keys.items()}
         about = {"number": self.member.number, "what": what, "sites": dropped, "roster": entry["roster"]}

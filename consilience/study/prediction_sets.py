@@ -17,7 +17,7 @@ from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.counting import Counts, add_counts, score_site
 from consilience.study.model import Model, model_file
 from consilience.study.protocol.envelope import Header, open_envelope, seal
-from consilience.study.protocol.guarantees import calibration_of, describe_counts
+from consilience.study.protocol.guarantees import describe_counts, read_calibration
 from consilience.study.protocol.members import Study
 from consilience.study.site import Site
 
@@ -32,7 +32,7 @@ def own_thresholds(site: Site, model: Model) -> bytes:
         InputError: Too few rows are held out.
     """
     agreement, member = site.study.agreement, site.member
-    plan = calibration_of(agreement)._replace(own_models=model.own)  # whichever model predicts here
+    plan = read_calibration(agreement)._replace(own_models=model.own)  # whichever model predicts here
     scores = score_site(agreement, plan, model, member.number, site.role(Counts.part))
     own = own_guarantee(plan, [scores], [member.name])
     about = {"model": model.checksum, "kind": plan.kind, "number": member.number, "guarantee": own.to_json()}
@@ -57,7 +57,7 @@ def calibrate(
     """
     agreement = study.agreement
     own_key(agreement, key)
-    plan = calibration_of(agreement)
+    plan = read_calibration(agreement)
     if plan.kind == "own":
         raise InputError(
             "Each site has its own threshold in this study: `site calibrate` writes it, and it stays there."

@@ -36,7 +36,7 @@ from consilience.study.protocol.columns import Inspection
 from consilience.study.protocol.promise import promised_in_all
 
 
-def secret_of(key: Ed25519PrivateKey) -> bytes:
+def derive_secret(key: Ed25519PrivateKey) -> bytes:
     """Derive what names rows in a ledger from a site's key.
 
     Args:
@@ -92,7 +92,7 @@ class Leaving(NamedTuple):
     one_model: bool = False
 
 
-def people_of(agreement: Agreement, data: Data, inspection: Inspection, key: Ed25519PrivateKey) -> People:
+def find_people(agreement: Agreement, data: Data, inspection: Inspection, key: Ed25519PrivateKey) -> People:
     """Find whose rows a table holds, whatever the study makes of them: patients by the agreed column, else its rows.
 
     Args:
@@ -102,7 +102,7 @@ def people_of(agreement: Agreement, data: Data, inspection: Inspection, key: Ed2
     Returns:
         Keyed hashes.
     """
-    secret = secret_of(key)
+    secret = derive_secret(key)
     table = hashlib.sha256(hash_rows((data.x, data.y), secret).tobytes()).hexdigest()[:16]
     if agreement.patient:
         owners = {cell.text.strip() for cell in inspection.cells[agreement.patient]}
@@ -137,7 +137,7 @@ def agreed_rows(agreement: Agreement, inspection: Inspection, key: Ed25519Privat
         Sorted hashes, equal rows as often as there are.
     """
     names = [column.name for column in (*agreement.columns, *agreement.target.as_columns())]
-    return whole_rows({name: inspection.cells[name] for name in names}, secret_of(key))
+    return whole_rows({name: inspection.cells[name] for name in names}, derive_secret(key))
 
 
 def charge(path: Path, agreement: Agreement, key: Ed25519PrivateKey, leaving: Leaving, dry: bool = False) -> None:
@@ -154,7 +154,7 @@ def charge(path: Path, agreement: Agreement, key: Ed25519PrivateKey, leaving: Le
     """
     rows = leaving.rows
     if isinstance(rows, Data):
-        rows = hash_rows((rows.x, rows.y), secret_of(key))
+        rows = hash_rows((rows.x, rows.y), derive_secret(key))
     whole = agreement.privacy is not None  # private training answers for its weights, beside sums and moments
     about = (leaving.what, leaving.round, leaving.cost, today(), rows, whole, leaving.people, leaving.part)
     release = Release(agreement.name, agreement.hash, *about)

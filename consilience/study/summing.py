@@ -22,7 +22,7 @@ from consilience.method import Method
 from consilience.method.declared import summation
 from consilience.privacy.secure_aggregation.masks import KEY, Masked, add_up
 from consilience.serialisation.codec import TYPES
-from consilience.study.masking import MESSAGE, REPLY, MaskBook, check_left, purpose_of, roster_of
+from consilience.study.masking import MESSAGE, REPLY, MaskBook, check_left, list_roster, purpose_of
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.envelope import Envelope, Header, seal
 from consilience.study.protocol.members import Member, Study
@@ -118,7 +118,7 @@ def mask_reply(book: MaskBook, round: int, content: str, reply: Reply, what: str
     """
     study = book.study
     summands = summation_of(study.agreement.build_method()).split(reply.send, reply.size)
-    values = scales_for(study.agreement, roster_of(study), summands).to_multiples(summands)
+    values = scales_for(study.agreement, list_roster(study), summands).to_multiples(summands)
     return Reply(book.mask(round, what, content, values), torch.zeros(()), reply.keep)
 
 
@@ -135,7 +135,7 @@ def mask_table(book: MaskBook, what: str, content: str, table: Tree, rows: int) 
         InputError: A number does not fit, or the site has masked another table under this name.
     """
     summands = Counted(torch.tensor(float(rows), dtype=torch.float64), table)
-    values = scales_for(book.study.agreement, roster_of(book.study), summands).to_multiples(summands)
+    values = scales_for(book.study.agreement, list_roster(book.study), summands).to_multiples(summands)
     return book.mask(1, what, content, values)
 
 
@@ -271,7 +271,7 @@ def add_masked(
     others = masked.keys() - {*late, *here}
     refused |= dict.fromkeys(others, "it is masked for other sites than the others' files: use one study file.")
     first = masked[here[0]]
-    members = roster_of(study, {*first.sites.tolist()})
+    members = list_roster(study, {*first.sites.tolist()})
     purpose = purpose_of(study, members, round, what)
     if bytes(first.roster.tolist()).hex() != purpose.roster or not {*here} <= {*first.sites.tolist()}:
         raise InputError("The files are masked for other sites or keys than this study lists: use its current file.")

@@ -22,7 +22,7 @@ from consilience.data import datasets
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Data
 from consilience.data.splits.labels import HeterogeneousHasan2023
-from consilience.distributions.posterior import samples_of
+from consilience.distributions.posterior import as_samples
 from consilience.distributions.predictive import Distribution, temperature, tempered
 from consilience.distributions.prior import Flat
 from consilience.errors import Diverged
@@ -174,7 +174,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     attempt("AdaptFL", co.methods.FedYogi(optimiser(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
     add("FedBE", local.pool(co.methods.FedBE(sharpen=1.0, distil=distil), scored=False))
     add("Oneshot FL", local.pool(co.methods.OneShotFL(distil=distil), scored=False))
-    voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
+    voting = dataclasses.replace(local, replies=[r._replace(payload=as_samples(r.payload)) for r in local.replies])
     add("FedKT", voting.pool(co.methods.FedKT(models=1, consistent=False, distil=distil), scored=False))
     add("BCM", sampled.pool(co.methods.BCM(), scored=False), also_tempered=True)
     add("D BCM", sampled.pool(co.methods.BCM(distil=distil), scored=False))

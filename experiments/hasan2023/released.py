@@ -22,7 +22,7 @@ from consilience import tree
 from consilience.benchmark.reproduce import Experiment, Values, module
 from consilience.data import datasets
 from consilience.data.splits.labels import HeterogeneousHasan2023, iid
-from consilience.distributions.posterior import Point, average, samples_of
+from consilience.distributions.posterior import Point, as_samples, average
 from consilience.distributions.prior import Flat
 from consilience.errors import Diverged
 from consilience.inference import Descent, Inference
@@ -80,7 +80,7 @@ def one_round_of_fedpa(sampled: Result, server: Descent) -> Result:
 
 def mean_of_means(sampled: Result) -> Point:
     """EP-MCMC as released for classes: equal precisions everywhere, and no draws."""
-    means = [Point(tree.map(lambda leaf: leaf.mean(0), samples_of(r.payload).params)) for r in sampled.replies]
+    means = [Point(tree.map(lambda leaf: leaf.mean(0), as_samples(r.payload).params)) for r in sampled.replies]
     return average(means, torch.ones(len(means)))
 
 
@@ -148,7 +148,7 @@ class Trial:
         student = self.distil.student(self.task, teacher, points, self.sites.inputs, local.server.key)
         self.score("FedBE", self.distil.predictive(self.task, student))
         self.add("Oneshot FL", local.pool(co.methods.OneShotFL(distil=self.distil), scored=False))
-        voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
+        voting = dataclasses.replace(local, replies=[r._replace(payload=as_samples(r.payload)) for r in local.replies])
         fresh = dataclasses.replace(self.distil, start=co.aggregation.at_random)
         self.add("FedKT", voting.pool(co.methods.FedKT(models=1, consistent=False, distil=fresh), scored=False))
 

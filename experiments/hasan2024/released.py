@@ -32,7 +32,7 @@ from consilience.data import Data, datasets
 from consilience.data.splits.labels import iid, sorted_feature
 from consilience.data.splits.split import Rows, Split
 from consilience.data.splits.text import parse
-from consilience.distributions.posterior import Point, Posterior, Samples, average, centre, samples_of
+from consilience.distributions.posterior import Point, Posterior, Samples, as_samples, average, centre
 from consilience.distributions.predictive import Distribution, Normal
 from consilience.distributions.prior import Flat
 from consilience.inference import AdamSteps, Descent, Inference
@@ -287,7 +287,7 @@ class Trial:
         start = self.plain.init(sampled.server.key)
         theta = tree.ravel(start.params)
         steps = [
-            released_delta(theta, tree.ravel(samples_of(r.payload).params, batch_dims=1), ONE_ROUND_RHO)
+            released_delta(theta, tree.ravel(as_samples(r.payload).params, batch_dims=1), ONE_ROUND_RHO)
             for r in sampled.replies
         ]
         moved = theta - ONE_ROUND_RATE * torch.stack(steps).mean(0)

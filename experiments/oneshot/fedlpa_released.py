@@ -15,7 +15,7 @@ from torch import Tensor
 
 from consilience.aggregation.layer_merging import damp_factors
 from consilience.distributions.posterior import Point, average
-from consilience.inference.layers import from_matrix, matrix_of
+from consilience.inference.layers import from_matrix, layer_matrix
 from consilience.messages import Received, payloads, weights
 
 STEPS = 10_000
@@ -43,7 +43,7 @@ def solutions(replies: Sequence[Received], ridge: float) -> dict[str, Point]:
         a = torch.stack([m.inputs[name] / m.size.double() for m in damped])
         b = torch.stack([m.gradients[name] / m.size.double() for m in damped])
         b = b * share.view(-1, 1, 1)
-        matrices = torch.stack([matrix_of(p.params, name).double() for p in points])
+        matrices = torch.stack([layer_matrix(p.params, name).double() for p in points])
         target = (b @ matrices @ a).sum(0)
         whole_a = (a * share.view(-1, 1, 1)).sum(0)
         start = torch.linalg.solve(whole_a, torch.linalg.solve(b.sum(0), target).mT).mT

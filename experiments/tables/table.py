@@ -34,7 +34,7 @@ from torch import Tensor
 import consilience as co
 from consilience import tree
 from consilience.data import Data, datasets
-from consilience.data.quantiles import quantiles_of
+from consilience.data.quantiles import find_quantiles
 from consilience.data.splits.text import parse
 from consilience.distributions.predictive import Categorical, Distribution, Normal, log_prob
 from consilience.glm.fitting import fit
@@ -56,7 +56,7 @@ def maps(sites: co.Sites, seed: int, pairs: bool) -> Iterator[tuple[str, Map]]:
     """Every row's map."""
     shape = sites.features
     assert isinstance(shape, int)
-    knots = quantiles_of(sites, LEVELS)
+    knots = find_quantiles(sites, LEVELS)
     usual = usual_features(shape)
     hats = features(f"{usual}:{seed}", shape, knots)
     yield "columns", torch.nn.Identity()

@@ -13,7 +13,7 @@ from torch import nn
 import consilience as co
 from consilience.biostatistics.effects import Effects, contrasts_of, site_estimates
 from consilience.biostatistics.heterogeneity import Heterogeneity, combine
-from consilience.biostatistics.terms import design_of
+from consilience.biostatistics.terms import describe_design
 from consilience.data.sites import Data, Sites
 from consilience.distributions.prior import Flat, Isotropic
 from consilience.glm.site_likelihoods import from_rows
@@ -115,7 +115,7 @@ def difference(parts: list[Data]) -> Heterogeneity:
     """What the table says of the slope, without a run: sites' lines come of their rows alone."""
     task = task_of("logit", 1, Flat())
     sites = sites_of(parts, "logit", ("x",))
-    labels, rows = contrasts_of(task, design_of(sites), "logit")
+    labels, rows = contrasts_of(task, describe_design(sites), "logit")
     own = [site_estimates(labels, rows, torch.zeros(2), one)[1] for one in from_rows(task, parts) or ()]
     found = combine([one.estimate for one in own], [one.error for one in own])
     assert found is not None

@@ -13,7 +13,7 @@ from tiny import Invoke
 import consilience as co
 from consilience.biostatistics.effects import Effects, from_json
 from consilience.data.sites import Data, Sites
-from consilience.glm.site_likelihoods import gaussian_of, newcomer_of
+from consilience.glm.site_likelihoods import find_gaussian, newcomer_of
 from consilience.glm.sums import Sums
 from consilience.key import Key
 from consilience.messages import Received, Server
@@ -75,7 +75,7 @@ def test_pupils_of_65_schools_are_those_of_lme4() -> None:
 
     state = method.aggregate(task, method.init(task, server), replies, server)
 
-    found = gaussian_of(task, state)
+    found = find_gaussian(task, state)
     errors = torch.linalg.inv(found.precision).diagonal().sqrt()
     (intercept, slope), (intercept_error, slope_error) = R["exam"]["estimates"], R["exam"]["errors"]
     assert list(task.like)[:2] == ["0.weight", "0.bias"]

@@ -18,7 +18,7 @@ from consilience.study.counting import score_rows
 from consilience.study.model import Model, read_model
 from consilience.study.protocol.columns import inspect
 from consilience.study.protocol.envelope import open_envelope
-from consilience.study.protocol.guarantees import calibration_of
+from consilience.study.protocol.guarantees import read_calibration
 from consilience.study.protocol.members import read
 from consilience.study.reply import read_memory
 from consilience.study.rows import parts, rows_of
@@ -75,7 +75,7 @@ def test_counts_are_of_the_models_that_predict_at_home(place: Place) -> None:
     place.at("server", "predict", "sepsis-calibrated.model", "../north/data.csv", "-o", "p.csv")  # without sets
 
     study = read(place.root / "server" / "sepsis.toml")
-    plan = calibration_of(study.agreement)
+    plan = read_calibration(study.agreement)
     data, _ = rows_of(study.agreement, place.root / "north" / "data.csv")
     rows = parts(study.agreement, 0, data).calibrate
     home = at_home(place, "north")

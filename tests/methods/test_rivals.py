@@ -173,7 +173,7 @@ def test_the_layers_moments_are_those_of_single_rows_gradients() -> None:
 
 def test_a_convolutions_matrix_times_its_patches_is_its_output() -> None:
     """So that merged matrices act on what was summed."""
-    from consilience.inference.layers import from_matrix, matrix_of, patches
+    from consilience.inference.layers import from_matrix, layer_matrix, patches
 
     task, data = convolution()
     layer = task.model.get_submodule("1")
@@ -181,11 +181,11 @@ def test_a_convolutions_matrix_times_its_patches_is_its_output() -> None:
     params = task.init(Key(1)).params
     x = data.x.reshape(7, 1, 6, 6)
 
-    product = patches(layer, x) @ matrix_of(params, "1").mT
+    product = patches(layer, x) @ layer_matrix(params, "1").mT
 
     expected = torch.func.functional_call(layer, {k: params[f"1.{k}"] for k in ("weight", "bias")}, (x,))
     torch.testing.assert_close(product.mT.reshape(expected.shape), expected)
-    back = from_matrix(matrix_of(params, "1"), "1", params)
+    back = from_matrix(layer_matrix(params, "1"), "1", params)
     assert all(torch.equal(back[name], params[name]) for name in back)
 
 

@@ -34,7 +34,7 @@ from consilience.methods.advice import (
     table,
     usual_map,
 )
-from consilience.methods.situation import shift_of, situation_of
+from consilience.methods.situation import describe_situation, measure_shift
 from consilience.models import FEATURES, MODELS
 from consilience.runs.recipe import Recipe
 from consilience.serialisation.settings import configure
@@ -153,7 +153,7 @@ def test_a_run_takes_what_is_recommended() -> None:
         ("digits", "mlp", "evidence"),
     ):
         problem = co.Problem(data, sites=3, model=network)
-        advised = advise(situation_of(problem.build_sites(), network="other"))
+        advised = advise(describe_situation(problem.build_sites(), network="other"))
         assert Recipe("", problem).choose().method == expected == advised.method
 
 
@@ -186,7 +186,7 @@ def unequal(shares: tuple[float, ...]) -> Sites:
 
 def test_shift_is_what_scipy_says_of_the_table() -> None:
     sites = unequal((0.1, 0.5, 0.9))
-    shift = shift_of(sites)
+    shift = measure_shift(sites)
     counts = np.array([[90, 10], [50, 50], [10, 90]])  # as it was made
     assert shift.outcome == pytest.approx(stats.contingency.association(counts, "cramer"), abs=1e-9)
     assert shift.chance == pytest.approx(stats.chi2_contingency(counts, correction=False).pvalue)
@@ -195,7 +195,7 @@ def test_shift_is_what_scipy_says_of_the_table() -> None:
     share = 2 * f / (2 * f + 297)  # η² from F with 2 and 297 degrees of freedom
     assert shift.columns[1] == pytest.approx(share, abs=1e-6) and shift.column == "column 2"
     assert co.recommend(sites).method == "hierarchical"
-    assert not shift_of(unequal((0.5, 0.5, 0.5))).matters
+    assert not measure_shift(unequal((0.5, 0.5, 0.5))).matters
     assert co.recommend(unequal((0.5, 0.5, 0.5))).method == "exact_tuned"
 
 
@@ -219,7 +219,7 @@ def test_a_test_of_slopes_is_that_of_statsmodels(number: bool) -> None:
     y = np.concatenate([part.y.double().numpy() for part in sites.train])
     marks = np.eye(12)[np.repeat(np.arange(12), 150)]
     own = np.concatenate([marks * x[:, [j]] for j in range(2)], axis=1)
-    found = shift_of(sites).slopes
+    found = measure_shift(sites).slopes
     common, full = np.hstack([marks, x]), np.hstack([marks, own])
     if number:
         value, chance, free = sm.OLS(y, full).fit().compare_f_test(sm.OLS(y, common).fit())
@@ -233,10 +233,10 @@ def test_a_test_of_slopes_is_that_of_statsmodels(number: bool) -> None:
 @pytest.mark.parametrize("number", [False, True])
 def test_sites_that_differ_in_slopes_alone_get_models_of_their_own(number: bool) -> None:
     sites = own_slopes(0.4, number, spread=0.0)
-    shift = shift_of(sites)
+    shift = measure_shift(sites)
     assert not shift.matters and shift.slopes_matter
     assert co.recommend(sites).method == "hierarchical"
-    alike = shift_of(own_slopes(0.0, number))
+    alike = measure_shift(own_slopes(0.0, number))
     assert not alike.slopes_matter and alike.slopes.chance > 0.001
 
 
@@ -252,7 +252,7 @@ def rare(deviation: float) -> Sites:
 
 def test_small_differences_in_rare_events_are_seen_together() -> None:
     """Cramér's V is small where events are rare; neither χ² says enough alone, and their sum does."""
-    shift = shift_of(rare(0.2))
+    shift = measure_shift(rare(0.2))
     assert not shift.matters and not shift.slopes_matter and shift.both_matter
     counts = np.stack([part.y.bincount(minlength=2).numpy() for part in rare(0.2).train])
     found = stats.chi2_contingency(counts, correction=False)
@@ -264,7 +264,7 @@ def test_small_differences_in_rare_events_are_seen_together() -> None:
 
 def test_numbers_whose_slopes_hardly_differ_keep_their_features() -> None:
     """Stations in Beijing: slopes of size 0.13 gain less than random features, 5.254 for 5.170 by exact."""
-    shift = shift_of(own_slopes(0.12, True, spread=0.0))
+    shift = measure_shift(own_slopes(0.12, True, spread=0.0))
     assert 0.1 < shift.slopes.size < 0.2 and shift.slopes.chance < 1e-3
     assert co.recommend(own_slopes(0.12, True, spread=0.0)).method == "exact"
 

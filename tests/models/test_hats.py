@@ -10,7 +10,7 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.data.quantiles import merge_small, quantiles_from, quantiles_of
+from consilience.data.quantiles import find_quantiles, merge_small, quantiles_from
 from consilience.key import Key
 from consilience.models.hats import LEVELS, SCORES, Hats
 from consilience.models.maps import describe_maps, usual_features
@@ -78,7 +78,7 @@ def test_no_cell_of_few_rows_is_counted_alone_and_none_is_lost(smallest: int) ->
 
 def test_sites_rows_lay_hats_out_unless_privacy_is_promised(invoke: Invoke) -> None:
     sites = co.Problem("bike", sites=3, calibration=0).build_sites()
-    knots = quantiles_of(sites, LEVELS)
+    knots = find_quantiles(sites, LEVELS)
     x = torch.cat([part.x for part in sites.train]).double()
     own = knots[sites.feature_names.index("temp")]
     place = sites.feature_names.index("temp")

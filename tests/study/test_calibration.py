@@ -23,7 +23,7 @@ from consilience.study.model import read_model
 from consilience.study.prediction_sets import calibrate, read_thresholds
 from consilience.study.protocol.agreement import from_toml
 from consilience.study.protocol.envelope import open_envelope, seal
-from consilience.study.protocol.guarantees import calibration_of
+from consilience.study.protocol.guarantees import read_calibration
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
@@ -68,7 +68,7 @@ def test_thresholds_of_each_class_are_those_of_all_rows_rounded_up(classes: tupl
     """Merging small cells upwards moves them up by a few ranks, and never down."""
     study, model, folder = classes
     guarantee, _ = calibrated(study, folder, model)
-    plan = calibration_of(study.agreement)
+    plan = read_calibration(study.agreement)
     by_class: dict[int, list[float]] = {0: [], 1: []}
     for name, own in rows(study, folder).items():
         scores = score_rows(read_model(model), plan, study.member(name).number, own.calibrate)
@@ -214,13 +214,13 @@ def test_a_study_without_sets_says_so(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
 
     with pytest.raises(InputError, match="agreed on no prediction sets"):
-        calibration_of(study.agreement)
+        read_calibration(study.agreement)
 
 
 def test_single_scores_are_shown_where_that_is_agreed(tmp_path: Path) -> None:
     study, model = made(tmp_path, cells=1, guarantee="pooled")
     guarantee, _ = calibrated(study, tmp_path, model)
-    plan = calibration_of(study.agreement)
+    plan = read_calibration(study.agreement)
     own = rows(study, tmp_path)
     scores = [score_rows(read_model(model), plan, study.member(n).number, part.calibrate) for n, part in own.items()]
     every = torch.cat(scores).sort().values

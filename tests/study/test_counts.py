@@ -29,7 +29,7 @@ from consilience.study.masking import MaskBook, book_path, counts_of
 from consilience.study.model import Model, read_model
 from consilience.study.prediction_sets import calibrate
 from consilience.study.protocol.envelope import Envelope, open_envelope, seal
-from consilience.study.protocol.guarantees import calibration_of, describe_counts
+from consilience.study.protocol.guarantees import describe_counts, read_calibration
 from consilience.study.protocol.members import Study
 from consilience.study.protocol.signature import read_key
 from consilience.study.protocol.target import Target
@@ -82,7 +82,7 @@ class Made:
 
     def plain(self, own: dict[str, Data] | None = None) -> Guarantee:
         """The thresholds by the theorem, from all sites' rows in one place."""
-        plan = calibration_of(self.study.agreement)
+        plan = read_calibration(self.study.agreement)
         parts_ = {name: (own or {}).get(name, part.calibrate) for name, part in self.rows.items()}
         tables = []
         for name, data in parts_.items():
@@ -284,7 +284,7 @@ def test_counts_with_noise_are_drawn_once_and_hide_how_many_rows(private: Made) 
 
 def test_the_noise_is_what_the_accountant_asks_for(private: Made) -> None:
     """σ of (8, 10⁻⁴) for one row in one cell; steps of 2⁻²⁰ in 10 cells add 3 · 10⁻⁶ of it."""
-    plan = calibration_of(private.study.agreement)
+    plan = read_calibration(private.study.agreement)
     assert math.sqrt(plan.noise) == pytest.approx(sigma_of(8.0, 1e-4), rel=1e-5)
     empty = nothing(private.rows["north"].calibrate)
     drawn = []
@@ -302,7 +302,7 @@ def test_noise_costs_level_and_not_validity(private: Made) -> None:
     found = private.calibrate(private.files())
     plain = private.plain()
 
-    assert found.noise == pytest.approx(3 * calibration_of(private.study.agreement).noise)  # all of it at each site
+    assert found.noise == pytest.approx(3 * read_calibration(private.study.agreement).noise)  # all of it at each site
     assert all(noisy >= exact for noisy, exact in zip(found.thresholds, plain.thresholds, strict=True))
     assert all(math.isfinite(threshold) for threshold in found.thresholds)
     for noisy, exact in zip(found.rows, plain.rows, strict=True):
@@ -392,7 +392,7 @@ def test_one_row_more_changes_one_cell_by_one(score: str, private: Made) -> None
     """Roles and random parts of scores by content: neighbours differ in one count, or in none."""
     agreed = dataclasses.replace(private.study.agreement, nonconformity=score, grid=100)
     data, _ = rows_of(agreed, private.folder / "north.many.csv")
-    plan = calibration_of(agreed)
+    plan = read_calibration(agreed)
     tables = []
     for rows_ in (data, Data(*(leaf[1:] for leaf in data)), Data(*(leaf[2:] for leaf in data))):
         own = parts(agreed, 0, rows_).calibrate

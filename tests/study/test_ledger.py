@@ -28,7 +28,7 @@ from consilience.study.protocol.text import study_text
 from consilience.study.reply import Fit
 from consilience.study.rows import parts, rows_of
 from consilience.study.site import Site as AtHome
-from consilience.study.spending import secret_of
+from consilience.study.spending import derive_secret
 from consilience.study.statistics import Statistics
 from consilience.study.table_one import Description
 
@@ -183,7 +183,7 @@ def test_a_ledger_of_an_older_version_is_about_everybody(site: Site) -> None:
     assert site.run("fit", "a.toml", "data.csv") == ""
     path = site.folder / "north.ledger"
     train = parts(agreed, 0, rows_of(agreed, site.folder / "data.csv")[0]).train
-    hashes = np.unique(hash_rows((train.x, train.y), secret_of(read_key(site.folder / "north.key"))))
+    hashes = np.unique(hash_rows((train.x, train.y), derive_secret(read_key(site.folder / "north.key"))))
     entry = json.loads(path.read_text())["releases"][0]
     entry = {name: entry[name] for name in ("study", "agreement", "what", "round", "when", "whole", "mu")}
     entry["rows"] = base64.b64encode(hashes.astype("<u8").tobytes()).decode()

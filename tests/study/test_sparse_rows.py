@@ -19,7 +19,7 @@ from uncharged import fit
 
 from consilience.distributions.posterior import Dense, Natural
 from consilience.errors import InputError
-from consilience.glm.own_fit import Told, summands_of
+from consilience.glm.own_fit import Told, take_summands
 from consilience.glm.sums import Sums, square_matrix
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
@@ -78,7 +78,7 @@ def patients(odd: str, count: int = 100, few: int = 1, alive: bool = False) -> l
 
 def gram(send: Sums | Told | Dense | Natural, agreement: Agreement) -> Tensor:
     """What the reply says of Σ w φφᵀ, w = 1 or p (1 − p), with the constant last."""
-    send = summands_of(send)
+    send = take_summands(send)
     if isinstance(send, Sums):
         return square_matrix(send.gram.double(), send.features).roll((-1, -1), (0, 1))
     width = len(agreement.feature_names)
@@ -246,7 +246,7 @@ def test_who_is_censored_before_any_event_hides_nobody(tmp_path: Path) -> None:
 
     def attack(send: Any, x: Tensor) -> Tensor:
         """How nearly what was read points from the mean to this patient."""
-        line = square_matrix(summands_of(send).curvature, WIDTH) @ vector
+        line = square_matrix(take_summands(send).curvature, WIDTH) @ vector
         return torch.cosine_similarity(line, x[0].double() - x.double().mean(0), dim=0).abs()
 
     bare, _, table = sent(tmp_path, records, guarded=False, **words)

@@ -33,11 +33,11 @@ def calibrate_site(
     from consilience.study.counting import Counts
     from consilience.study.model import read_model
     from consilience.study.prediction_sets import own_thresholds
-    from consilience.study.protocol.guarantees import calibration_of, describe_counts
+    from consilience.study.protocol.guarantees import describe_counts, read_calibration
     from consilience.study.protocol.members import read
 
     study = read(study_file)
-    plan = calibration_of(study.agreement)
+    plan = read_calibration(study.agreement)
     home = site_home(study, key)
     pooled = own_model(read_model(model, study), home, memory)
     opened = home.open(table, ledger, remembered(home, memory), keep=write_files)

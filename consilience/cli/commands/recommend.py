@@ -43,15 +43,15 @@ def recommend(
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
     """Look at kind, size, sites and shift, and name a method with the reason and what was measured."""
+    from consilience.methods.situation import measure_shift
     from consilience.methods.situation import recommend as recommend_method
-    from consilience.methods.situation import shift_of
 
     check_applies(ctx)
     problem = rows.problem(split=split)
     say_files(problem, not as_json)
     sites = problem.build_sites(seed)
     advice = recommend_method(sites, secure=secure, epsilon=epsilon, one_round=one_round, effects=effects)
-    shift = shift_of(sites)
+    shift = measure_shift(sites)
     if as_json:
         print(json.dumps({**advice._asdict(), "seen": describe(sites, shift)}, ensure_ascii=False, indent=1))
         return

@@ -110,7 +110,7 @@ def sums(
     from consilience.study.rows import rows_of
     from consilience.study.scaling import Scaling
     from consilience.study.site import Site
-    from consilience.study.spending import people_of
+    from consilience.study.spending import find_people
 
     check_name(name)
     question = Scaling(read(study_file))
@@ -121,7 +121,7 @@ def sums(
         member = question.study.member(name)
     account = ledger_of(Path(f"{name}.key"), ledger)
     files = (account, Path(f"{name}.memory"), Path(f"{name}-sums.masks"))
-    people = people_of(question.study.agreement, data, inspection, key)
+    people = find_people(question.study.agreement, data, inspection, key)
     site = Site(question.study, member, key, *files, inspection=inspection, people=people)
     write_files(out_ or Path(f"{name}.sums"), site.answer(question).content, "For the coordinator")
 
@@ -353,10 +353,10 @@ def register(table: Table_, key: Key_ = None, ledger: Ledger_ = None) -> None:
     from consilience.study.budget import read_budget, today, write_budget
     from consilience.study.home import ledger_of
     from consilience.study.protocol.signature import read_key
-    from consilience.study.spending import secret_of, whole_rows
+    from consilience.study.spending import derive_secret, whole_rows
 
     file = only_key(key)
-    rows = whole_rows(read_table(table).columns, secret_of(read_key(file)))
+    rows = whole_rows(read_table(table).columns, derive_secret(read_key(file)))
     path = ledger_of(file, ledger)
     with lock_file(path):
         budget = read_budget(path)

@@ -115,9 +115,9 @@ def show_training(study: Study, path: Path, number: int) -> None:
 
 def show_masks(home: Home) -> None:
     """Say whose sum a masked file is part of, and how to find out whether all mean the same sites."""
-    from consilience.study.masking import REPLY, purpose_of, roster_of
+    from consilience.study.masking import REPLY, list_roster, purpose_of
 
-    members = roster_of(home.study)
+    members = list_roster(home.study)
     names = ", ".join(site.name for site in members)
     say(f"It is masked: nobody can read it, and the sum over {names} can be read once all of them have sent theirs.")
     digits = purpose_of(home.study, members, 1, REPLY).roster[:12]

@@ -274,9 +274,9 @@ def _propose(
 
 def _say_doubts(path: Path, target: str) -> None:
     """Say what may be wrong with the table that a study was proposed from."""
-    from consilience.data.doubts import doubts_of
+    from consilience.data.doubts import find_doubts
     from consilience.data.formats import read_table
 
     for name, cells in read_table(path, fewest=1).columns.items():
-        for doubt in doubts_of(name, cells, target=name == target):
+        for doubt in find_doubts(name, cells, target=name == target):
             say(f"{doubt.what}: look at it before anybody signs.", "yellow")

@@ -26,7 +26,7 @@ from consilience.messages import Reply
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.method.declared import combines
-from consilience.methods.claims import privacy_of, privacy_statement
+from consilience.methods.claims import privacy_statement, promised_privacy
 from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.privacy.entropy import secret_draws
 from consilience.runs.engines.client_turn import Turn, alone, client_view
@@ -276,7 +276,7 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
 def _release(site: Site, request: dict[str, Tree], context: Context, turn: Turn, question: str) -> Reply:
     """The method's reply, entered into the site's ledger where it has one."""
     if site.release is None:
-        if privacy_of(site.method) is not None and not site.simulated:
+        if promised_privacy(site.method) is not None and not site.simulated:
             raise Refused("the study promises differential privacy, and this site keeps no ledger.")
         return _checked(site, request, context, turn)
     return site.release(turn.round + 1, question, lambda: _checked(site, request, context, turn))

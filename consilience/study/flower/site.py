@@ -45,7 +45,7 @@ from consilience.study.protocol.signature import sign, verifies
 from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.reply import Asked, check_commitment, first_message
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
-from consilience.study.spending import people_of
+from consilience.study.spending import find_people
 from consilience.study.told import tell_rows
 from consilience.study.validation.rules import begins_alone, rules_of
 from consilience.tree import Tree
@@ -87,7 +87,7 @@ def site_of(
     """
     agreement = study.agreement
     data, inspection = rows_of(agreement, table, one_class)
-    people = people_of(agreement, data, inspection, key)
+    people = find_people(agreement, data, inspection, key)
     memory = folder / f"{member.name}.memory"
     recalled = recall(agreement, member.number, key, memory, data)
     rows = recalled.rows

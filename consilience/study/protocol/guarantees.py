@@ -22,7 +22,7 @@ NO_SETS = (
 )
 
 
-def calibration_of(agreement: Agreement) -> Calibration:
+def read_calibration(agreement: Agreement) -> Calibration:
     """Take from an agreement how prediction sets are calibrated.
 
     Returns:
@@ -70,7 +70,7 @@ def check_guarantees(agreement: Agreement) -> None:
             f"cells = {agreement.cells} merges counts without noise, and these have noise: write cells = 0."
         )
     if agreement.level:
-        calibration_of(agreement)
+        read_calibration(agreement)
 
 
 def empty_counts(plan: Calibration) -> Tensor:
@@ -93,7 +93,7 @@ def describe_counts(agreement: Agreement) -> str:
     """
     if not agreement.level or agreement.guarantee == "own":
         return ""
-    plan = calibration_of(agreement)
+    plan = read_calibration(agreement)
     sent = f"{empty_counts(plan).numel():,} counts of scores of the rows held out"
     if plan.kind == "quantile":
         sent = "the place of one score of the rows held out, and their number"

@@ -16,7 +16,7 @@ from consilience.messages import Client, Received, Reply, Server
 from consilience.method import Method
 from consilience.method.declared import protect
 from consilience.method.settings import abridge
-from consilience.methods.claims import privacy_of
+from consilience.methods.claims import promised_privacy
 from consilience.privacy.entropy import Simulated
 from consilience.runs.engines.round import server_view
 from consilience.study.protocol.agreement import Agreement
@@ -336,6 +336,6 @@ def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
 
 def _pretended_clients(method: Method) -> int:
     """One client, but as many as noise that is added once may rely on."""
-    if privacy_of(method) is None:
+    if promised_privacy(method) is None:
         return 1
     return 1000
