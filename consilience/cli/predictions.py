@@ -16,6 +16,7 @@ from consilience.biostatistics.spreadsheets import inert
 from consilience.cli.handed import at_home, say, warn_unsigned
 from consilience.errors import InputError, unknown_name
 from consilience.method.which import has_common
+from consilience.report.schema.numbers import count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -324,7 +325,7 @@ def _lines(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> It
 
 def summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], abstain: float | None) -> None:
     """Say how many rows there are, and which parts of their uncertainty are not known."""
-    rows = f"{len(predictions.rows):,} rows"
+    rows = count(len(predictions.rows), "row")
     if abstain is not None:
         rows += f", {sum(predictions.abstains):,} left open (abstain)"
     say(f"{rows}.")

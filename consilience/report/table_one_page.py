@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from consilience.biostatistics.table_one import TableOne
 from consilience.report.page import Cell, render
+from consilience.report.schema.numbers import count
 from consilience.version import __version__
 
 
@@ -21,7 +22,7 @@ def table_one_page(table: TableOne, title: str) -> str:
     return render(
         kind="reproduction",
         title=f"{title}: table one",
-        lead=f"{len(table.sites)} sites, {table.value('', 'rows'):.0f} rows.",
+        lead=f"{count(len(table.sites), 'site')}, {count(table.value('', 'rows'), 'row')}.",
         summary="",
         facts=[],
         alerts=[],

@@ -72,7 +72,9 @@ def numbers(table: Effects) -> np.ndarray:
     return np.array([float(value if value is not None else 0.0) for line in (*lines, *own) for value in line])
 
 
-@pytest.mark.parametrize("method", ["glm", pytest.param("gaussian_product", marks=pytest.mark.slow), "hierarchical"])
+@pytest.mark.parametrize(
+    "method", ["glm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gaussian_product", "hierarchical"))]
+)
 def test_three_ways_of_a_study_print_one_table(tmp_path: Path, method: str) -> None:
     study = studies.study(tmp_path, hand_out="ensemble", **METHODS[method])
     files = by_files(study, tmp_path)

@@ -58,7 +58,7 @@ def test_strong_effects_at_small_sites_are_warned_of(method: co.Method, rows: in
 
 
 @pytest.mark.parametrize("method", [LAPLACE, GaussianProduct(VariationalGaussian())], ids=["mode", "averaged"])
-@pytest.mark.parametrize("only", [8, 60])
+@pytest.mark.parametrize("only", [pytest.param(8, marks=pytest.mark.slow), 60])
 def test_a_site_of_one_class_is_named(method: co.Method, only: int) -> None:
     said = [text for text in heard(method, sites_of(60, 1.0, only)) if "of one class" in text]
     assert len(said) == 1

@@ -16,6 +16,7 @@ from consilience.cli.groups import DataOptions, with_groups
 from consilience.cli.handed import say
 from consilience.cli.options import Epsilon_, Seed_, Split_
 from consilience.cli.screen import say_files
+from consilience.report.schema.numbers import count
 from consilience.report.schema.wording import percent
 
 if TYPE_CHECKING:
@@ -96,11 +97,12 @@ def describe(sites: Sites, shift: Shift) -> list[str]:
     kind = sites.kind
     if sites.classes:
         kind = f"{sites.classes} classes"
-    shape = f"{sites.features} columns"
-    if not isinstance(sites.shape, int):
+    if isinstance(sites.shape, int):
+        shape = count(sites.shape, "column")
+    else:
         shape = f"images of {' × '.join(map(str, sites.shape))}"
     rows = f"{sum(sizes):,} training rows, {shape}, {kind}"
-    lines = [f"{rows}; {len(sizes)} sites of {min(sizes):,} to {max(sizes):,} rows."]
+    lines = [f"{rows}; {count(len(sizes), 'site')} of {min(sizes):,} to {max(sizes):,} rows."]
     if sites.classes:
         lines.append(_outcome("Cramér's V of sites and classes", shift))
     elif not sites.outcome:
@@ -117,9 +119,13 @@ def describe(sites: Sites, shift: Shift) -> list[str]:
 
 
 def _slopes(shift: Shift) -> str:
+    from consilience.methods.situation import SURE
+
     evidence = f"score test of slopes, as Cramér's V {shift.slopes.size:.2f}, p {_chance(shift.slopes)}"
     if shift.slopes_matter:
         return f"The sites differ in what the columns say of it: {evidence}."
+    if shift.slopes.chance < SURE:
+        return f"The sites differ little in what the columns say of it: {evidence}."
     return f"The sites are not seen to differ in what the columns say of it: {evidence}."
 
 
