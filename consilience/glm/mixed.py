@@ -24,6 +24,7 @@ STEPS = 200  # of an optimiser over two or three numbers
 POLISHING = 3  # Newton steps at its end
 CLOSE = 1e-2  # how far such a step may go, in logarithms
 FLAT = 1e-8  # of the largest curvature, added so that a variance at its end, where nothing curves, stays there
+TELLING = 1e12  # times what is known of a weight before its rows: a search that goes beyond it has rounding alone
 
 
 class Variances(NamedTuple):
@@ -120,9 +121,12 @@ def fit_variances(
     first = [torch.tensor(math.log(0.3), dtype=torch.float64)] * (int(groups.max()) + 1)
     start = torch.stack([*first, mean_square.clamp(min=1e-12).log() - 1])
 
+    most = math.log(TELLING) - factors[0].diagonal(dim1=1, dim2=2).sum(1).max().clamp(min=1e-300).log()
+
     def objective(numbers: Tensor) -> Tensor:
-        taus = numbers[:-1].clamp(min=-FARTHEST / 2).exp()
-        value = log_evidence(factors, totals, (taus**2)[groups], numbers[-1].clamp(-FARTHEST, FARTHEST), prior)
+        log_noise = numbers[-1].clamp(-FARTHEST, FARTHEST)
+        taus = numbers[:-1].minimum((most + log_noise) / 2).clamp(min=-FARTHEST / 2).exp()
+        value = log_evidence(factors, totals, (taus**2)[groups], log_noise, prior)
         if scale is not None:
             value = value - 0.5 * ((taus / scale.double()) ** 2).sum()
         if noise_prior is not None:
