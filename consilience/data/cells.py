@@ -236,7 +236,10 @@ class Cells(Sequence[Cell]):
 
     def numbers(self) -> Numbers:
         """Read every cell as a number, as `number` does; NaN where it holds none [N]."""
-        return np.concatenate([np.zeros(0), *(_read_numbers(block.series) for block in self.blocks)])
+        parts = [_read_numbers(block.series) for block in self.blocks]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([np.zeros(0), *parts])
 
 
 def _concatenate(parts: Sequence[pl.Series], dtype: type[pl.DataType]) -> pl.Series:

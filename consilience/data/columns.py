@@ -82,7 +82,7 @@ def read_feature(
             "pass missing='mean' (--missing mean)."
         )
     if not as_text and categories is None and cells.holds != CATEGORY:
-        if not np.isnan(values[~gaps]).all():
+        if not (np.isnan(values) | gaps).all():
             return _read_numbers(name, cells, values, gaps)
         _check_commas(name, cells)
         if is_date(cells):
@@ -176,6 +176,9 @@ def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tupl
 
 
 def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Column:
+    found = Column(name, None, torch.from_numpy(values).unsqueeze(1), torch.from_numpy(gaps))
+    if -LARGEST <= values.min() and values.max() <= LARGEST and not gaps.any():  # not of NaN: most columns end here
+        return found
     texts = np.isnan(values) & ~gaps
     if texts.any():
         cell = cells.first(texts)
@@ -191,7 +194,7 @@ def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Colum
             f"another unit, or pass text=[{name!r}] (--text {name}) to read the column as categories."
         )
     values[gaps] = values[int((~gaps).argmax())]
-    return Column(name, None, torch.from_numpy(values).unsqueeze(1), torch.from_numpy(gaps))
+    return found
 
 
 def _read_categories(name: str, cells: Cells, gaps: Mask, given: Sequence[str] | None) -> Column:

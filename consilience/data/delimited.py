@@ -104,11 +104,11 @@ def _read_plain(path: Path, file: str, dialect: Dialect, wanted: Wanted) -> Tabl
         return None
     shown = list(zip(*(row for row in sample[1:-1] or sample[1:] if len(row) == len(header)), strict=True))
     types: dict[str, type[pl.DataType]] = dict.fromkeys(header, pl.String)
-    marks = {}
+    marks: dict[str, str] = {}
     for name, texts in zip(header, shown, strict=False):
         if not wanted.as_text(name) and dialect.decimal == "." and _all_numbers(texts):
             types[name] = pl.Float64
-            marks[name] = next((text.strip() for text in texts if is_missing(text.strip())), "")
+            marks |= {name: text.strip() for text in texts if text.strip() and is_missing(text.strip())}
     read = functools.partial(_parse, path, dialect, header)
     used = [name for name in header if plain(name) not in wanted.unused]
     frame = read(used, types, marks)
@@ -152,7 +152,7 @@ def _survey(opened: BinaryIO, delimiter: str, width: int) -> int | None:
         chunk = opened.read(CHUNK)
         while chunk:
             following = opened.read(CHUNK)
-            if chunk.count(b"\r") > chunk.count(b"\r\n") + (chunk[-1:] == b"\r" and following[:1] == b"\n"):
+            if b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n") + (chunk[-1:] == b"\r" and following[:1] == b"\n"):
                 return None  # a line end of old, or a stray one
             found = np.frombuffer(chunk, dtype=np.uint8)
             ends, separators = found == NEWLINE, found == ord(delimiter)
@@ -165,12 +165,12 @@ def _survey(opened: BinaryIO, delimiter: str, width: int) -> int | None:
                 ends &= ~quoted
                 separators &= ~quoted
                 inside = bool(quoted[-1])
-            stops = np.flatnonzero(ends)
-            counts = np.diff(np.searchsorted(np.flatnonzero(separators), stops), prepend=-cells)
-            if (counts != width - 1).any():
+            marks = ends[np.flatnonzero(ends | separators)]
+            stops = np.flatnonzero(marks)
+            if (np.diff(stops, prepend=-cells - 1) != width).any():
                 return None
             lines += len(stops)
-            cells = int(np.count_nonzero(separators)) - (width - 1) * len(stops) + cells
+            cells += len(marks) - width * len(stops)
             before = chunk[-1]
             chunk = following
     if inside or (before != NEWLINE and cells != width - 1):
@@ -211,7 +211,7 @@ def _parse(
             skip_lines=1,
             separator=dialect.delimiter,
             schema={name: chosen[name] for name in header},
-            null_values=marks,
+            null_values=marks or None,  # an empty cell is null anyway
             ignore_errors=odd,
             glob=False,
         )

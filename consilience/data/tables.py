@@ -28,6 +28,7 @@ from consilience.data.splits.split import Split
 from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
 
+AT_ONCE = 2**14  # rows
 PREDICTIONS = ".predictions.csv"  # how files end that `consilience predict` writes beside a table; no site's rows
 
 
@@ -593,4 +594,16 @@ def _join(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...], tuple[tup
             names.append(f"{column.name} missing")
             values.append(column.gaps.float().unsqueeze(1))
         start += len(column.names)
-    return torch.cat(values, dim=1), tuple(names), tuple(gaps)
+    return _beside(values), tuple(names), tuple(gaps)
+
+
+def _beside(columns: Sequence[Tensor]) -> Tensor:
+    """Columns [N, …] beside each other, some rows of all at a time: cell by cell takes longer."""
+    widths = [column.shape[1] for column in columns]
+    dtype = max((column.dtype for column in columns), key=lambda dtype: dtype.itemsize)
+    joined = torch.empty(len(columns[0]), sum(widths), dtype=dtype)
+    for start in range(0, len(joined), AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        for column, place in zip(columns, joined[rows].split(widths, dim=1), strict=True):
+            place.copy_(column[rows])
+    return joined

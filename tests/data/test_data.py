@@ -27,7 +27,7 @@ from consilience.data.datasets.synthetic import (
     sine,
     sine_truth,
 )
-from consilience.data.sites import Sites
+from consilience.data.sites import Sites, narrow
 from consilience.data.splits.labels import dirichlet, heterogeneous, iid, natural
 from consilience.data.splits.split import Split
 from consilience.errors import InputError
@@ -525,3 +525,19 @@ def test_targets_of_very_different_sizes_are_told_that_they_share_a_scale() -> N
 def test_a_share_to_tune_on_that_leaves_a_site_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="leaves a site nothing to train on"):
         numbered(60).split(heterogeneous(0.0, "hasan2023"), 20, calibration=0, validation=0.9)
+
+
+def test_a_quick_look_at_columns_never_changes_how_they_are_rounded() -> None:
+    """The rule in full, column by column, on columns of every kind near its border."""
+    draw = np.random.default_rng(0)
+    shifts = 10.0 ** draw.uniform(-3, 6, 40)
+    x = torch.from_numpy(draw.normal(size=(50_000, 40)) * 10.0 ** draw.uniform(-3, 2, 40) + shifts)
+    x[:, 0] = 3.3
+    x[-1, 1] = 1e12
+    x[:, 2] = torch.arange(50_000) / 50_000 + 1000.1
+    rounded = x.float().double()
+    lost = (x - rounded).abs().amax(0) > 1e-4 * x.std(0, correction=0)
+    assert 0 < int(lost.sum()) < 40
+    assert torch.equal(narrow(x), torch.where(lost, x, rounded))
+    for column, keeps in zip(x.T, lost, strict=True):
+        assert narrow(column).dtype == (torch.float64 if keeps else torch.float32)

@@ -16,19 +16,28 @@ from consilience.key import Key
 
 
 class Rows(NamedTuple):
-    """What a split may look at; it uses what it needs.
+    """What a split may look at; it uses what it needs. Features are copied when they are asked for, and not before.
 
     Attributes:
-        x: Features, [N, …].
+        table: Features of all rows there are, [M, …].
         y: Labels or targets, [N, …].
         site: Natural site ids, [N]; None where rows have none.
         classes: How many there are; None for a regression.
+        places: Which rows of the table these are, [N]; all if None.
     """
 
-    x: Tensor
+    table: Tensor
     y: Tensor
     site: Tensor | None
     classes: int | None
+    places: Tensor | None = None
+
+    @property
+    def x(self) -> Tensor:
+        """Features, [N, …]."""
+        if self.places is None:
+            return self.table
+        return self.table[self.places]
 
     def take(self, index: Tensor) -> Rows:
         """Pick some of the rows.
@@ -37,7 +46,8 @@ class Rows(NamedTuple):
             The rows in the order of the index.
         """
         site = None if self.site is None else self.site[index]
-        return Rows(self.x[index], self.y[index], site, self.classes)
+        places = index if self.places is None else self.places[index]
+        return Rows(self.table, self.y[index], site, self.classes, places)
 
 
 class Split(ABC):
