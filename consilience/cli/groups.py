@@ -47,6 +47,7 @@ from consilience.cli.options import (
     Participation_,
     PriorVar_,
     Sites_,
+    Stream_,
     Target_,
     Task_,
     Test_,
@@ -102,6 +103,7 @@ class RowOptions:
     calibration: Calibration_ = 30
     inputs: Inputs_ = 0
     test: Test_ = 0.2
+    stream: Stream_ = None
     data_dir: DataDir_ = None
 
 

@@ -130,6 +130,14 @@ Level_ = Annotated[
     float | None,
     typer.Option(help="What prediction sets shall cover, as 0.9; holds out a fifth of the rows for them."),
 ]
+Stream_ = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Leave training rows in their CSV or Parquet files, a site each, and read them a part at a time.  "
+        "\\[default: from 2 GB on]",
+    ),
+]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[
     Any,

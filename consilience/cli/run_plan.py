@@ -71,7 +71,7 @@ def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
         "recipe": recipe.to_json(),
         "model": problem.network,
         "keep_replies": plan.options["keep_replies"],
-        "with_bounds": plan.bounds,
+        "with_bounds": plan.bounds and not problem.streams,
     }
     if problem.reads_files:
         about["tables"] = hash_tables(problem.name)
@@ -85,7 +85,7 @@ def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
         method = plan.method or recipe.build_method()
         options |= {"seed": recipe.seed, "engine": compute, "resume": resume, "about": about}
         result = run_method(method, *problem.build(recipe.seed, plan.task), **options)
-    if plan.bounds:
+    if plan.bounds and not problem.streams:  # which need all rows in memory
         with progress(not as_json):
             bounds = result.bounds
     return {**result.report, "bounds": bounds, "baselines": result.baselines}

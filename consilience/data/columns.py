@@ -75,12 +75,9 @@ def read_feature(
     if numeric or not np.isfinite(values).all():  # the usual spellings of "missing" are not numbers
         gaps = cells.empty(unknown)
     if gaps.all():
-        raise InputError(f"Column '{name}' is empty at every site: leave it out with drop=[{name!r}] (--drop {name}).")
+        raise empty_column(name)
     if missing == "refuse" and gaps.any():
-        raise InputError(
-            f"{cells.first(gaps)}: the cell in column '{name}' is missing; fill it in, delete the row or column, or "
-            "pass missing='mean' (--missing mean)."
-        )
+        raise missing_cell(name, cells.first(gaps))
     if not as_text and categories is None and cells.holds != CATEGORY:
         if not (np.isnan(values) | gaps).all():
             return _read_numbers(name, cells, values, gaps)
@@ -88,6 +85,36 @@ def read_feature(
         if is_date(cells):
             raise InputError(f"{DATES.format(name=name)}.")
     return _read_categories(name, cells, gaps, categories)
+
+
+def missing_cell(name: str, cell: Cell) -> InputError:
+    """Make the error of a gap where gaps are refused."""
+    return InputError(
+        f"{cell}: the cell in column '{name}' is missing; fill it in, delete the row or column, or pass "
+        "missing='mean' (--missing mean)."
+    )
+
+
+def empty_column(name: str) -> InputError:
+    """Make the error of a column of gaps."""
+    return InputError(f"Column '{name}' is empty at every site: leave it out with drop=[{name!r}] (--drop {name}).")
+
+
+def odd_number(name: str, cell: Cell) -> InputError:
+    """Make the error of a text among numbers."""
+    return InputError(
+        f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, pass text=[{name!r}] "
+        f"(--text {name}) to read the column as categories, or unknown=[{cell.text!r}] if that means missing."
+    )
+
+
+def check_categories(name: str, count: int) -> None:
+    """Refuse a column with more categories than features are made of."""
+    if count > MOST_CATEGORIES:
+        raise InputError(
+            f"Column '{name}' has {count} categories, more than {MOST_CATEGORIES}: leave it out with "
+            f"drop=[{name!r}] (--drop {name})."
+        )
 
 
 def _check_type(name: str, cells: Cells, as_text: bool) -> None:
@@ -159,12 +186,7 @@ def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tupl
     """
     if task not in (None, "classification", "regression"):
         raise unknown_name("task", str(task), ["classification", "regression"])
-    _check_type(name, cells, task == "classification")
-    gaps = cells.empty()
-    if gaps.any():
-        raise InputError(f"{cells.first(gaps)}: the target '{name}' is missing; remove the row or fill the cell in.")
-    if task != "classification":
-        _check_commas(name, cells)
+    check_target(name, cells, task)
     values = cells.numbers()
     if task is None and cells.holds == CATEGORY and len(cells.distinct()) <= MOST_CLASSES:
         task = "classification"
@@ -175,17 +197,31 @@ def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tupl
     return _read_classes(name, cells, values)
 
 
+def check_target(name: str, cells: Cells, task: str | None) -> None:
+    """Refuse cells that can be no target.
+
+    Args:
+        name: The name of the column.
+        task: As in `read_target`.
+
+    Raises:
+        InputError: A cell is missing, or a number is written with a comma.
+    """
+    _check_type(name, cells, task == "classification")
+    gaps = cells.empty()
+    if gaps.any():
+        raise InputError(f"{cells.first(gaps)}: the target '{name}' is missing; remove the row or fill the cell in.")
+    if task != "classification":
+        _check_commas(name, cells)
+
+
 def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Column:
     found = Column(name, None, torch.from_numpy(values).unsqueeze(1), torch.from_numpy(gaps))
-    if -LARGEST <= values.min() and values.max() <= LARGEST and not gaps.any():  # not of NaN: most columns end here
+    if values.min() >= -LARGEST and values.max() <= LARGEST and not gaps.any():  # not of NaN: most columns end here
         return found
     texts = np.isnan(values) & ~gaps
     if texts.any():
-        cell = cells.first(texts)
-        raise InputError(
-            f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, pass text=[{name!r}] "
-            f"(--text {name}) to read the column as categories, or unknown=[{cell.text!r}] if that means missing."
-        )
+        raise odd_number(name, cells.first(texts))
     large = np.abs(values) > LARGEST
     if large.any():
         cell = cells.first(large)
@@ -208,11 +244,7 @@ def _read_categories(name: str, cells: Cells, gaps: Mask, given: Sequence[str] |
                 "the cell, or add the category."
             )
         categories = list(given)
-    if len(categories) > MOST_CATEGORIES:
-        raise InputError(
-            f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: leave it out with "
-            f"drop=[{name!r}] (--drop {name})."
-        )
+    check_categories(name, len(categories))
     place = {category: i for i, category in enumerate(categories)}
     found = cells.codes(lambda text: place.get(normalise(text), len(categories)))
     codes = torch.from_numpy(np.where(gaps, len(categories), found))
@@ -237,6 +269,19 @@ def _check_commas(name: str, cells: Cells) -> None:
         raise InputError(f"{cell}: '{cell.text}' in column '{name}' has a comma; write numbers like 1234.5.")
 
 
+def one_class(name: str, value: str) -> InputError:
+    """Make the error of a target that never changes."""
+    return InputError(f"The target '{name}' is '{value}' in every row: there is nothing to learn; check the column.")
+
+
+def many_texts(name: str, cell: Cell) -> InputError:
+    """Make the error of a target of texts that are too many for classes."""
+    return InputError(
+        f"{cell}: the target '{name}' is text with more than {MOST_CLASSES} different values, such as '{cell.text}'; "
+        "correct it, or pass task='classification' (--task)."
+    )
+
+
 def _choose_task(name: str, cells: Cells, values: Numbers) -> str:
     """Text, or a few different whole numbers, make a classification."""
     texts = np.isnan(values)
@@ -244,11 +289,7 @@ def _choose_task(name: str, cells: Cells, values: Numbers) -> str:
     if texts.any():
         if len(cells.distinct()) <= MOST_CLASSES:
             return "classification"
-        text = cells.first(texts)
-        raise InputError(
-            f"{text}: the target '{name}' is text with more than {MOST_CLASSES} different values, such as "
-            f"'{text.text}'; correct it, or pass task='classification' (--task)."
-        )
+        raise many_texts(name, cells.first(texts))
     if few and bool((values == np.floor(values)).all()):
         return "classification"
     return "regression"
@@ -279,7 +320,5 @@ def _read_classes(name: str, cells: Cells, values: Numbers) -> tuple[Tensor, tup
         names = list(dict.fromkeys(spelt))
         codes = np.array([names.index(name) for name in spelt])[np.searchsorted(np.unique(values), values)]
     if len(names) < 2:
-        raise InputError(
-            f"The target '{name}' is '{names[0]}' in every row: there is nothing to learn; check the column."
-        )
+        raise one_class(name, names[0])
     return torch.from_numpy(codes), tuple(names)

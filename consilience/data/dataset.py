@@ -24,6 +24,7 @@ from consilience.data.sites import Features, Sites
 from consilience.data.splits.features import Shifted
 from consilience.data.splits.labels import Natural, SortedFeature, dirichlet, iid, natural
 from consilience.data.splits.split import Rows, Split
+from consilience.data.streamed import Streamed
 from consilience.data.targets import check_outcome
 from consilience.errors import InputError
 from consilience.key import Key
@@ -342,8 +343,8 @@ def check_finite(name: str, part: str, x: Tensor, feature_names: Sequence[str] |
     Raises:
         InputError: A cell is NaN or infinite.
     """
-    if not x.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(x)).float()).all()):
-        return  # a NaN anywhere is the least and the largest
+    if isinstance(x, Streamed) or not x.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(x)).float()).all()):
+        return  # a NaN anywhere is the least and the largest; rows in files are looked at when they are read
     bad = ~torch.isfinite(x.float()).flatten(1)  # as float32, which is what networks see
     first = int(bad.any(0).int().argmax())
     column = f"column {first}"

@@ -75,6 +75,20 @@ def read_delimited(path: Path, file: str, asked: Dialect, wanted: Wanted) -> Tab
     Raises:
         InputError: The file cannot be read, or is no table.
     """
+    dialect = find_dialect(path, file, asked)
+    try:
+        return _read_plain(path, file, dialect, wanted) or _read_lines(path, file, dialect)
+    except UnicodeError:
+        raise undecodable(file, dialect) from None
+
+
+def find_dialect(path: Path, file: str, asked: Dialect) -> Dialect:
+    """Find how a file writes its cells, where nobody says; warn where it is in none of today's encodings.
+
+    Args:
+        file: What it is called in messages.
+        asked: Delimiter, decimal mark and encoding, empty where nobody says.
+    """
     encoding = asked.encoding or find_encoding(path, file)
     if encoding == WESTERN and not asked.encoding:
         warnings.warn(
@@ -83,15 +97,41 @@ def read_delimited(path: Path, file: str, asked: Dialect, wanted: Wanted) -> Tab
             stacklevel=2,
         )
     found = sniff(path, encoding)
-    dialect = Dialect(asked.delimiter or found.delimiter, asked.decimal or found.decimal, encoding)
-    try:
-        return _read_plain(path, file, dialect, wanted) or _read_lines(path, file, dialect)
-    except UnicodeError:
-        raise InputError(f"{file} is not text in the encoding '{encoding}': name another in columns.toml.") from None
+    return Dialect(asked.delimiter or found.delimiter, asked.decimal or found.decimal, encoding)
 
 
-def _read_plain(path: Path, file: str, dialect: Dialect, wanted: Wanted) -> Table | None:
-    """A table as polars reads it; None where the file is odd."""
+def undecodable(file: str, dialect: Dialect) -> InputError:
+    """Make the error of a file whose bytes are no text; it is raised by who reads it."""
+    return InputError(f"{file} is not text in the encoding '{dialect.encoding}': name another in columns.toml.")
+
+
+class Plain(NamedTuple):
+    """A file that polars reads as it is written.
+
+    Attributes:
+        header: The names of the columns.
+        rows: How many rows there are.
+        types: Of each column, as far as the first rows tell.
+        marks: What means missing in columns of numbers.
+    """
+
+    header: list[str]
+    rows: int
+    types: dict[str, type[pl.DataType]]
+    marks: dict[str, str]
+
+
+def look(path: Path, dialect: Dialect, wanted: Wanted) -> Plain | None:
+    """Look through a file without reading its cells.
+
+    Args:
+        path: The file.
+        dialect: How it writes its cells.
+        wanted: What is wanted of the columns.
+
+    Returns:
+        What polars has to know; None where the file is odd.
+    """
     lines = first_lines(path, dialect.encoding)
     sample = split_lines(lines, dialect.delimiter)
     if len(sample) < 2 or not lines[0].strip() or lines[0].count('"') % 2 or not dialect.delimiter.isascii():
@@ -108,11 +148,21 @@ def _read_plain(path: Path, file: str, dialect: Dialect, wanted: Wanted) -> Tabl
     for name, texts in zip(header, shown, strict=False):
         if not wanted.as_text(name) and dialect.decimal == "." and _all_numbers(texts):
             types[name] = pl.Float64
-            marks |= {name: text.strip() for text in texts if text.strip() and is_missing(text.strip())}
+            missing = next((text.strip() for text in texts if text.strip() and is_missing(text.strip())), None)
+            marks |= {} if missing is None else {name: missing}
+    return Plain(header, rows, types, marks)
+
+
+def _read_plain(path: Path, file: str, dialect: Dialect, wanted: Wanted) -> Table | None:
+    """A table as polars reads it; None where the file is odd."""
+    found = look(path, dialect, wanted)
+    if found is None:
+        return None
+    header = found.header
     read = functools.partial(_parse, path, dialect, header)
     used = [name for name in header if plain(name) not in wanted.unused]
-    frame = read(used, types, marks)
-    if frame is None or frame.height != rows or _has_blank(frame):
+    frame = read(used, found.types, found.marks)
+    if frame is None or frame.height != found.rows or has_blank(frame):
         return None
 
     def read_again(name: str) -> pl.Series:
@@ -120,11 +170,11 @@ def _read_plain(path: Path, file: str, dialect: Dialect, wanted: Wanted) -> Tabl
         assert texts is not None
         return texts[name]
 
-    source = Source(file, functools.partial(_line_of, path, dialect), read=read_again)
+    source = Source(file, functools.partial(line_of, path, dialect), read=read_again)
     values = dict(zip(frame.columns, frame.get_columns(), strict=True))
     del frame
     columns = {name: Cells([Block(values.pop(name, None), source, name)]) for name in header}
-    return Table(path.stem, columns, None, dialect, rows)
+    return Table(path.stem, columns, None, dialect, found.rows)
 
 
 def _all_numbers(texts: Sequence[str]) -> bool:
@@ -152,7 +202,9 @@ def _survey(opened: BinaryIO, delimiter: str, width: int) -> int | None:
         chunk = opened.read(CHUNK)
         while chunk:
             following = opened.read(CHUNK)
-            if b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n") + (chunk[-1:] == b"\r" and following[:1] == b"\n"):
+            if b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n") + (
+                chunk[-1:] == b"\r" and following[:1] == b"\n"
+            ):
                 return None  # a line end of old, or a stray one
             found = np.frombuffer(chunk, dtype=np.uint8)
             ends, separators = found == NEWLINE, found == ord(delimiter)
@@ -205,17 +257,7 @@ def _parse(
         source = _open(path, dialect)
 
     def scan(names: Sequence[str], chosen: dict[str, type[pl.DataType]], odd: bool) -> pl.DataFrame:
-        lazy = pl.scan_csv(
-            source,
-            has_header=False,
-            skip_lines=1,
-            separator=dialect.delimiter,
-            schema={name: chosen[name] for name in header},
-            null_values=marks or None,  # an empty cell is null anyway
-            ignore_errors=odd,
-            glob=False,
-        )
-        return lazy.select(names).collect()
+        return scan_plain(source, dialect, {name: chosen[name] for name in header}, marks, odd).select(names).collect()
 
     try:
         frame = scan(used, types, False)
@@ -233,6 +275,34 @@ def _parse(
     )
 
 
+def scan_plain(
+    source: Path | BinaryIO,
+    dialect: Dialect,
+    types: dict[str, type[pl.DataType]],
+    marks: dict[str, str],
+    odd: bool = False,
+) -> pl.LazyFrame:
+    """Let polars read a file that is not odd.
+
+    Args:
+        source: The file, or its text as UTF-8.
+        dialect: How it writes its cells.
+        types: Of all columns, in order.
+        marks: What means missing in columns of numbers.
+        odd: Whether other texts among numbers are nothing; an error where not.
+    """
+    return pl.scan_csv(
+        source,
+        has_header=False,
+        skip_lines=1,
+        separator=dialect.delimiter,
+        schema=types,
+        null_values=marks or None,  # an empty cell is null anyway
+        ignore_errors=odd,
+        glob=False,
+    )
+
+
 def tidy(texts: pl.Series, decimal: str = ".") -> pl.Series:
     """Take the blanks around texts away, and write decimal points.
 
@@ -247,8 +317,8 @@ def tidy(texts: pl.Series, decimal: str = ".") -> pl.Series:
     return texts.zip_with(~commas, texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True))
 
 
-def _has_blank(frame: pl.DataFrame) -> bool:
-    """Whether some row holds nothing."""
+def has_blank(frame: pl.DataFrame) -> bool:
+    """Tell whether some row holds nothing."""
     blank = pl.repeat(True, frame.height, eager=True, dtype=pl.Boolean)
     for column in frame.get_columns():
         blank &= column == "" if column.dtype == pl.String else column.is_null()
@@ -257,8 +327,8 @@ def _has_blank(frame: pl.DataFrame) -> bool:
     return True
 
 
-def _line_of(path: Path, dialect: Dialect, row: int) -> int:
-    """The number of the line of a row counted from 0, as the slow reader counts."""
+def line_of(path: Path, dialect: Dialect, row: int) -> int:
+    """Count the lines up to a row counted from 0, as the slow reader does."""
     with path.open(newline="", encoding=dialect.encoding) as opened:
         reader = csv.reader(opened, delimiter=dialect.delimiter)
         for place, _ in enumerate(reader):

@@ -116,22 +116,34 @@ def _guarded(file: str, format: str, read: Callable[[], pl.DataFrame]) -> pl.Dat
     except (InputError, OSError, MemoryError):
         raise
     except (Exception, PanicException) as error:  # of libraries with errors of their own; a panic is none of Python's
-        words = " ".join(str(error).split()).rstrip(".:")[:120] or type(error).__name__
-        raise InputError(f"{file} cannot be read as {format} ({words}): it may be cut short; write it again.") from None
+        raise unreadable(file, format, error) from None
 
 
-def table_of(frame: pl.DataFrame, name: str, file: str, format: Format) -> Table:
+def unreadable(file: str, format: str, error: BaseException) -> InputError:
+    """Make a sentence of what a library says of a file.
+
+    Args:
+        file: What the file is called.
+        format: What it should be.
+        error: What the library raised.
+    """
+    words = " ".join(str(error).split()).rstrip(".:")[:120] or type(error).__name__
+    return InputError(f"{file} cannot be read as {format} ({words}): it may be cut short; write it again.")
+
+
+def table_of(frame: pl.DataFrame, name: str, file: str, format: Format, start: int = 0) -> Table:
     """Make a table of a frame, with the types it has.
 
     Args:
         name: The name of the file, without its ending.
         file: What it is called in messages.
         format: Where the frame is from.
+        start: How many rows of the file lie before these.
     """
     if not frame.width:
         raise InputError(f"{file} is empty: a table has columns with names, and rows.")
     check_header(file, frame.columns)
-    source = Source(file, lambda row: row + 1, "row")
+    source = Source(file, lambda row: start + row + 1, "row")
     columns = {}
     for series in frame.get_columns():
         values, holds = _typed(series, format.typed)

@@ -64,7 +64,7 @@ def hold_out(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:
     if group is None:
         group = torch.zeros(len(rows.y), dtype=torch.int64)
     tested = torch.zeros(len(rows.y), dtype=torch.bool)
-    for i in sorted(set(group.tolist())):
+    for i in group.unique().tolist():
         members = (group == i).nonzero().flatten()
         count = min(max(round(share * len(members)), 1), len(members) - 1)
         tested[members[key.fold(i).permutation(len(members))[:count]]] = True
@@ -123,13 +123,13 @@ def cut_validation(
     Raises:
         InputError: Nothing is left to train on at a site.
     """
+    if not share:
+        return tuple(to_data(rows.take(part)) for part in parts), None
     if shared:
         cuts = _cut_everywhere(rows, parts, share, key)
     else:
         cuts = [_cut_share(rows.take(part), share, key.fold(k)) for k, part in enumerate(parts)]
     train = tuple(to_data(rows) for rows, _ in cuts)
-    if not share:
-        return train, None
     return train, tuple(to_data(rows) for _, rows in cuts)
 
 

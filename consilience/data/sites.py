@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from consilience.data.streamed import Streamed
 from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -162,6 +163,18 @@ class Sites:
         return any(len(part.y) for part in self.test)
 
     @property
+    def streamed(self) -> bool:
+        """Whether training rows stay in their files: sums over them can be made, and nothing else."""
+        return any(isinstance(part.x, Streamed) for part in self.train)
+
+    @property
+    def example(self) -> Tensor:
+        """Training rows of the shape and type that a network takes."""
+        if self.streamed:
+            return self.train[0].x[:1]
+        return self.train[0].x
+
+    @property
     def shape(self) -> Features:
         """What a row is for a feature map: the shape of an image, or how many features a table has."""
         return self.image or self.features
@@ -230,8 +243,11 @@ class Sites:
         """Train on every row, also those that are held out or drawn by the server.
 
         Returns:
-            The sites without any other role; None where all rows are trained on, or a row is at several sites.
+            The sites without any other role; None where all rows are trained on or stay in their files, or a row is at
+            several sites.
         """
+        if self.streamed:
+            return None
         roles = [parts for parts in (self.test, self.validation, self.conformal, self.drawn) if parts is not None]
         others = [parts for parts in roles if not _same_rows(parts, self.train)]
         if self.numbers is not None or not any(len(part.y) for parts in others for part in parts):
@@ -327,7 +343,7 @@ class Sites:
         """
         if self.feature_shift is None or self.feature_scale is None:
             return x
-        return _scale(x, self.feature_shift, self.feature_scale)
+        return rescale(x, self.feature_shift, self.feature_scale)
 
     def standardised(self) -> Sites:
         """Scale features, and regression targets, to mean 0 and SD 1 over all training rows.
@@ -344,14 +360,14 @@ class Sites:
             >>> round(abs(sites.pooled().train[0].x.mean().item()), 4)
             0.0
         """
-        x, y = _pool([part.x for part in self.train]), _pool([part.y for part in self.train])
-        shift, scale = _moments(x, (0, *range(2, x.ndim)))
+        x, y = pool([part.x for part in self.train]), pool([part.y for part in self.train])
+        shift, scale = moments_of(x, (0, *range(2, x.ndim)))
         del x  # as long as all rows, and longer by their precision
-        sites = self.map_x(lambda x: _scale(x, shift, scale))
+        sites = self.map_x(lambda x: rescale(x, shift, scale))
         sites = replace(sites, feature_shift=shift[0], feature_scale=scale[0])
         if self.classes is not None or self.outcome:
             return sites
-        _, deviations = _moments(y, (0,))
+        _, deviations = moments_of(y, (0,))
         if bool(deviations.max() > APART * deviations.min()):
             ratio = float(deviations.max() / deviations.min())
             warnings.warn(
@@ -359,8 +375,8 @@ class Sites:
                 "units that make them alike.",
                 stacklevel=2,
             )
-        y_shift, y_scale = _moments(y, tuple(range(y.ndim)))
-        sites = sites._map(_same, lambda y: _scale(y, y_shift, y_scale), _same)
+        y_shift, y_scale = moments_of(y, tuple(range(y.ndim)))
+        sites = sites._map(_same, lambda y: rescale(y, y_shift, y_scale), _same)
         return replace(sites, target_shift=float(y_shift), target_scale=float(y_scale))
 
     def map_x(self, f: Callable[[Tensor], Tensor]) -> Sites:
@@ -399,7 +415,10 @@ class Sites:
         digest = hashlib.sha256(f"{self.classes} {self.target_shift!r} {self.target_scale!r}".encode())
         for role, parts in self._roles().items():
             digest.update(f"{role} {len(parts)}".encode())
-            for tensor in (t for part in parts for t in part):
+            whole = [part for part in parts if not isinstance(part[0], Streamed)]
+            for part in parts:
+                digest.update(part[0].digest.encode() if isinstance(part[0], Streamed) else b"")
+            for tensor in (t for part in whole for t in part):
                 digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
@@ -455,7 +474,11 @@ def concatenate(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
     Returns:
         All rows, one part after another.
     """
-    return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    x, y, w = zip(*parts, strict=True)
+    if isinstance(x[0], Streamed):
+        whole = Streamed.chain(cast(Sequence[Streamed], x))
+        return Data(cast(Tensor, whole), torch.cat(y), torch.ones(1, dtype=w[0].dtype).expand(len(whole)))
+    return Data(torch.cat(x), torch.cat(y), torch.cat(w))
 
 
 def _same_rows(some: Sequence[Data], others: Sequence[Data]) -> bool:
@@ -506,8 +529,8 @@ def _surely_narrow(values: Tensor) -> bool:
     return bool((moved < 0.99 * TRIFLE * least).all())
 
 
-def _pool(parts: Sequence[Tensor]) -> Tensor:
-    """All rows in double precision, copied once."""
+def pool(parts: Sequence[Tensor]) -> Tensor:
+    """Put rows under each other in double precision, copied once."""
     pooled = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=torch.float64, device=parts[0].device)
     start = 0
     for part in parts:
@@ -516,14 +539,15 @@ def _pool(parts: Sequence[Tensor]) -> Tensor:
     return pooled
 
 
-def _moments(values: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Mean and SD of numbers in double precision, the reduced dimensions kept; the SD of a constant is 1."""
+def moments_of(values: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Find mean and SD in double precision, the reduced dimensions kept; the SD of a constant is 1."""
     constant = values.amax(over, keepdim=True) == values.amin(over, keepdim=True)
     deviation = values.std(over, correction=0, keepdim=True)
     return values.mean(over, keepdim=True), torch.where(constant, torch.ones_like(deviation), deviation)
 
 
-def _scale(values: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def rescale(values: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Bring rows to mean 0 and SD 1, computed in double precision."""
     shift, scale = shift.to(values.device), scale.to(values.device)
     scaled = torch.empty_like(values)
     for part, own in zip(values.split(CHUNK), scaled.split(CHUNK), strict=True):  # so that little is twice as long

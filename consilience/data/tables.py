@@ -206,7 +206,7 @@ def from_frame(
     """
     asked = _asked(None, None, missing, unknown, text, drop, categories=categories, group=group, task=task)
     reading, named = merge_reading(asked, columns)
-    outcome, names = _name_targets(target or named, reading.task, time, event, exposure)
+    outcome, names = name_targets(target or named, reading.task, time, event, exposure)
     data = _make_dataset([frame_of(frame)], ("frame",), names, outcome, reading)
     if reading.group is None:
         data = replace(data, site=None, site_names=None)
@@ -309,7 +309,7 @@ def read_rows(
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
     """
-    outcome, names = _name_targets(target, reading.task, time, event, exposure)
+    outcome, names = name_targets(target, reading.task, time, event, exposure)
     return _read_dataset(list_files(pattern), names, outcome, reading)
 
 
@@ -349,7 +349,7 @@ def _make_dataset(
     for name in list(cells):
         cells[name] = cells[name].respelt(dict(reading.same_of(name)))
         if reading.since(name):
-            cells[name] = _count_days(name, cells[name], reading)
+            cells[name] = count_days(name, cells[name], reading)
         values = cells[name].numbers()
         if name not in reading.text:
             check_range(name, cells[name], values, reading.range_of(name), reading.unknown)
@@ -370,7 +370,7 @@ def _make_dataset(
     classes = None
     if class_names is not None:
         classes = len(class_names)
-    x, feature_names, gaps = _join(columns)
+    x, feature_names, gaps = join_columns(columns)
     if reading.tables:
         _check_imputed(columns)
     return Dataset(
@@ -383,14 +383,14 @@ def _make_dataset(
         class_names=class_names,
         feature_names=feature_names,
         gaps=gaps,
-        columns=tuple(_encoding(column, reading) for column in columns),
+        columns=tuple(encoding_of(column, reading) for column in columns),
         outcome=outcome,
         imputations=reading.tables * bool(gaps),
     )
 
 
-def _count_days(name: str, cells: Cells, reading: Reading) -> Cells:
-    """A column of dates as days."""
+def count_days(name: str, cells: Cells, reading: Reading) -> Cells:
+    """Turn a column of dates into days."""
     days = in_days(cells, reading.since(name))
     wrong = np.isnan(days.numbers()) & ~days.empty(reading.unknown)
     if wrong.any():
@@ -418,10 +418,10 @@ def _check_imputed(columns: Sequence[Column]) -> None:
             )
 
 
-def _name_targets(
+def name_targets(
     target: str | None, task: str | None, time: str | None, event: str | None, exposure: str | None
 ) -> tuple[str, tuple[str, str | None]]:
-    """What kind of outcome is predicted ("" for classes or numbers), and the columns it stands in."""
+    """Say what kind of outcome is predicted ("" for classes or numbers), and the columns it stands in."""
     if time is not None and event is not None:
         if target is not None or task is not None or exposure is not None:
             raise InputError("time and event are what a survival model predicts: leave target, task and exposure out.")
@@ -439,8 +439,8 @@ def _name_targets(
     return "", (target, None)
 
 
-def _encoding(column: Column, reading: Reading) -> Encoding:
-    """How a column was read, for rows to come."""
+def encoding_of(column: Column, reading: Reading) -> Encoding:
+    """Say how a column was read, for rows to come."""
     categories = None
     if column.categories is not None:
         categories = tuple(column.categories)
@@ -581,8 +581,8 @@ def _check_columns(table: Table, known: dict[str, Cells], used: Sequence[str], r
             raise InputError(f"{file} has a column '{name}' that other sites lack: give every site the same columns.")
 
 
-def _join(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...], tuple[tuple[int | None, int], ...]]:
-    """Features, their names, and gaps as `Dataset` has them; marks of gaps stand after all values."""
+def join_columns(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...], tuple[tuple[int | None, int], ...]]:
+    """Make features of columns, with names, and gaps as `Dataset` has them; marks of gaps stand after all values."""
     values = [column.values for column in columns]  # in single precision where that does no harm
     names = [name for column in columns for name in column.names]
     gaps: list[tuple[int | None, int]] = []

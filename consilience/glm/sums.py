@@ -87,13 +87,13 @@ class Moments(NamedTuple):
 
 
 def in_chunks(data: Data) -> Iterator[Data]:
-    """Cut rows into parts.
+    """Cut rows into parts; those that stay in their file are read as they are asked for.
 
     Yields:
         Up to `CHUNK` rows at a time.
     """
     for x, y, w in zip(data.x.split(CHUNK), data.y.split(CHUNK), data.w.split(CHUNK), strict=True):
-        yield Data(x, y, w)
+        yield Data(x, y.long() if y.dtype == torch.uint8 else y, w)
 
 
 def targets(y: Tensor, classes: int | None) -> Tensor:

@@ -18,6 +18,7 @@
 | `OnColumns` | a linear model of the columns is usual for it | `on_linear` |
 | `ShowsInputs` | a setting decides whether the server's inputs go to the sites | `shows_inputs` |
 | `BatchNormed` | batch normalisation's running statistics are averaged or kept whole | nothing |
+| `Streaming` | it sees rows a part at a time, through `in_chunks`, so that they may stay in their file | nothing |
 | `Multiplied` | densities or predictions are multiplied | nothing |
 """
 
@@ -293,6 +294,10 @@ class ShowsInputs(ABC):
 
 class BatchNormed:
     """Batch normalisation's running statistics are averaged or kept whole, so that networks with it can be trained."""
+
+
+class Streaming:
+    """It makes sums over rows a part at a time, so that rows may stay in their file, larger than memory."""
 
 
 class Multiplied:

@@ -32,6 +32,7 @@ from consilience.method import (
     Private,
     Releasable,
     ReplyKind,
+    Streaming,
     Summable,
     Tunable,
     Validated,
@@ -63,7 +64,7 @@ class ExactState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable, Diagnosed, Method):
+class ExactPooling(OnFeatures, Summable, Private, Validated, Tunable, Releasable, Diagnosed, Streaming, Method):
     """One round; sums that are the same however the rows are split, so that the answer is that of all rows together.
 
         for each client k of K, in parallel

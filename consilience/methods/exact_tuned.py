@@ -39,6 +39,7 @@ from consilience.method import (
     Releasable,
     ReplyKind,
     Rounds,
+    Streaming,
     Summable,
     Validated,
 )
@@ -56,7 +57,7 @@ GRID = [(share, t) for share in SHARES for t in TEMPERATURES]
 
 
 @dataclass(frozen=True)
-class ExactTuned(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Method):
+class ExactTuned(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Streaming, Method):
     """Two rounds; exact pooling, then one small message a client to choose head, λ and temperature. No row held out.
 
         for each client k of K, in parallel

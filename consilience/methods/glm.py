@@ -45,6 +45,7 @@ from consilience.method import (
     Releasable,
     ReplyKind,
     Rounds,
+    Streaming,
     Summable,
     Validated,
     keep_fields,
@@ -95,7 +96,7 @@ class CentredState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Method):
+class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Streaming, Method):
     """Logistic, linear, Poisson or Cox regression on fixed features: the mode of all rows, and its Laplace posterior.
 
         for each client k of K, in parallel, in the first round

@@ -40,7 +40,7 @@ def lines_to_beat(sites: Sites) -> dict[str, Any]:
         models = _class_rates(sites, train.y)
     else:
         models = _means(sites, train.y.double())
-    if train.x.is_floating_point():  # token ids are names, not amounts
+    if train.x.is_floating_point() and not sites.streamed:  # token ids are names, not amounts
         models["pooled_linear"] = _linear(train, rows.x, sites.classes)
     return {name: {"metrics": scores(*in_units(p, rows, sites))} for name, p in models.items()}
 

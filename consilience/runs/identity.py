@@ -17,7 +17,7 @@ from consilience.data.sites import Sites
 from consilience.data.tables import file_names, is_tables, list_files
 from consilience.errors import InputError
 from consilience.inference.capabilities import FromMode, TakesAllRows
-from consilience.method import Bound, Method, Multiplied, Needs, group, moves_statistics, name, needs
+from consilience.method import Bound, Method, Multiplied, Needs, Streaming, group, moves_statistics, name, needs
 from consilience.methods import METHODS
 from consilience.methods.claims import check_releases, promised_privacy
 from consilience.metrics.times import check_events
@@ -42,6 +42,12 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if method.about.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use rounds=1.")
     _check_needs(method, sites)
+    if sites.streamed and (not isinstance(method, Streaming) or promised_privacy(method) is not None):
+        able = ", ".join(sorted(n for n, m in METHODS.items() if issubclass(m, Streaming)))
+        raise InputError(
+            f"{name(method)} with these settings needs all rows in memory, and these stay in their files: use one of "
+            f"{able}, without noise, or read them whole (--no-stream, stream=False)."
+        )
     kind = sites.kind
     if kind not in method.about.tasks:
         learns = " and ".join(method.about.tasks)

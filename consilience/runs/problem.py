@@ -20,6 +20,7 @@ from consilience.data.sites import Sites
 from consilience.data.splits.own import Dealing, Own
 from consilience.data.splits.split import Split
 from consilience.data.splits.text import parse
+from consilience.data.streams import are_large, stream_sites
 from consilience.data.tables import is_tables, list_files, merge_reading, read_rows, split_files
 from consilience.disk.typed import declared_types
 from consilience.distributions.likelihood import Likelihood
@@ -38,13 +39,14 @@ from consilience.task import Task, classification, counts, regression, survival
 
 T = TypeVar("T")
 AnySplit: TypeAlias = str | Split | Dealing
+CALIBRATION = 30  # labelled rows of the server, where nobody says
 FIRST = (  # what a problem's JSON always holds; anything else only where it is not as usual
     *("data", "target", "sites", "split", "model", "test", "calibration", "inputs", "validation", "data_dir"),
 )
 OF_FILES = ("target", "reading", "time", "event", "exposure")
 OF_ROWS = (
     *("data", "target", "sites", "split", "test", "calibration", "inputs", "validation", "data_dir", "reading"),
-    *("conformal", "time", "event", "exposure"),
+    *("conformal", "time", "event", "exposure", "stream"),
 )
 OF_TASK = ("model", "features", "prior_var", "likelihood", "horizon", "bounded")
 WORDS: dict[str, Any] = {  # what stands in JSON for fields that may be objects, too
@@ -119,6 +121,8 @@ class Problem:
         prior_var: The variance of every weight under the prior, N(0, prior_var); 1 if None.
         likelihood: How targets arise from the network's outputs; by the targets if None.
         columns: A columns.toml that says how CSV files are read, and perhaps the target.
+        stream: Whether training rows stay in their files, CSV or Parquet, one a site, and are read a part at a time,
+            for methods that need sums alone; None: where files are larger than 2 GB in all.
         memory: What was read; copies share it.
 
     Raises:
@@ -132,7 +136,7 @@ class Problem:
     split: AnySplit | Sequence[AnySplit] | None = None
     model: str | nn.Module | Factory | None = None
     test: float = 0.2
-    calibration: int = 30
+    calibration: int = CALIBRATION
     inputs: float | str = 0
     validation: float = 0.0
     data_dir: str | None = None
@@ -148,6 +152,7 @@ class Problem:
     prior_var: float | None = None
     likelihood: Likelihood | None = None
     columns: str | Path | None = None
+    stream: bool | None = None
     memory: Memory = field(default_factory=Memory, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -409,6 +414,8 @@ class Problem:
     def _build_sites(self, seed: int) -> Sites:
         if callable(self.sites):
             return _made(self.sites(seed), Sites, "sites")
+        if self.streams:
+            return self._stream_sites(seed)
         if isinstance(self.inputs, str):
             without_inputs = dataclasses.replace(self, inputs=0).build_sites(seed)
             return with_inputs(without_inputs, self.inputs, seed, self.data_dir)
@@ -434,6 +441,39 @@ class Problem:
         if self.reads_files:
             return split_files(rows, split, count, standardise=True, **roles)
         return rows.split(split or rows.usual_split(), count, **roles)
+
+    @property
+    def streams(self) -> bool:
+        """Whether training rows stay in their files."""
+        if self.stream is not None or not self.reads_files:
+            return bool(self.stream)
+        return not self._unstreamed() and are_large(list_files(str(self.data)))
+
+    def _unstreamed(self) -> list[str]:
+        """What is asked for that rows cannot have that stay in their files."""
+        asked = {name: getattr(self, name) for name in ("sites", "inputs", "validation", "conformal")}
+        asked |= {"split": self.splits != (None,), "calibration": self.calibration not in (0, CALIBRATION)}
+        return [name for name, value in asked.items() if value]
+
+    def _stream_sites(self, seed: int) -> Sites:
+        if not self.reads_files:
+            raise InputError(f"stream is for files, and {self.name} is read already: leave it out.")
+        if asked := self._unstreamed():
+            raise InputError(
+                f"Rows that stay in their files are trained on or tested on, and a file is a site: leave "
+                f"{' and '.join(asked)} out, or read them whole (--no-stream, stream=False)."
+            )
+        reading = reading_from(str(self.reading))
+        if isinstance(self.task, str):
+            reading = dataclasses.replace(reading, task=self.task)
+        told: dict[str, Any] = {
+            "test": self.test,
+            "seed": seed,
+            "time": self.time,
+            "event": self.event,
+            "exposure": self.exposure,
+        }
+        return stream_sites(str(self.data), self.target, reading, **told)
 
     def _dataset(self) -> Dataset:
         """The rows before anybody has a role, read once."""

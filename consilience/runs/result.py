@@ -535,7 +535,7 @@ class Result:
     def _example_rows(self) -> Tensor:
         """Rows of the shape and type that the network takes; a loaded run may have none."""
         if self.sites.train:
-            return self.sites.train[0].x
+            return self.sites.example
         if self.sites.holds_tokens:
             raise InputError("Influence is measured on rows of token ids, which this run came without: hand them in.")
         features = self.sites.features

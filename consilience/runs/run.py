@@ -206,7 +206,7 @@ def run(
         device=place.device,
         store=store,
         score=scorer.history if scored and sites.holds_out else None,
-        probes=draw_probes(key, sites.train[0].x),
+        probes=draw_probes(key, sites.example),
         spent=spent,
     )
     with observing(on_round):

@@ -18,6 +18,8 @@ import xlsxwriter
 from tiny import Invoke
 
 import consilience as co
+from consilience.data.reading import Reading
+from consilience.data.streams import stream_sites
 
 COLUMNS: dict[str, list[Any]] = {
     "age": [30.5 + i % 40 for i in range(60)],
@@ -271,6 +273,17 @@ def test_a_bad_table_of_any_format_gets_one_sentence(fault: str, name: str, tmp_
     with pytest.raises(co.InputError, match=words) as caught:
         co.from_table(tmp_path / name, "died", calibration=0)
     assert "\n" not in str(caught.value) and name in str(caught.value) + "age"
+
+
+@pytest.mark.parametrize("name", ["north.csv", "quoted.csv", "north.parquet"])
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_table_gets_one_sentence_where_it_is_read_in_parts(fault: str, name: str, tmp_path: Path) -> None:
+    make, words = BAD[fault]
+    make(name, tmp_path / name)
+    with pytest.raises(co.InputError, match=f"{words}|can only be read whole") as caught:
+        stream_sites(str(tmp_path / name), "died", Reading(), batch=16)
+    assert "\n" not in str(caught.value)
+    assert ("can only be read whole" in str(caught.value)) == (fault == "truncated" and name.endswith(".csv"))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from consilience.data.sites import Data
+from consilience.data.streamed import Streamed
 from consilience.errors import InputError, unknown_name
 from consilience.runs.engines.client_turn import Engine, Turn
 from consilience.runs.engines.parallel import Parallel
@@ -115,12 +116,15 @@ def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
         >>> co.engines.choose_engine("auto", task, sites.train) in ("sequential", "parallel", "vectorised")
         True
     """
+    streamed = any(isinstance(rows.x, Streamed) for rows in data)
+    if streamed and name not in ("auto", "sequential"):
+        raise InputError("Sums over rows that stay in their files are made one site after another: leave engine out.")
     if name != "auto":
         engine(name, data[:1])
         if not task.by_rows and name.partition(":")[0] == "vectorised":
             raise InputError("A partial likelihood sorts each site's rows, which cannot be padded: use sequential.")
         return name
-    if not task.by_rows:
+    if streamed or not task.by_rows:
         return "sequential"
     if not together(task):
         if len(data) == 1:
