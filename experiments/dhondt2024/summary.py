@@ -81,6 +81,7 @@ def keep_stored(found: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]
     Returns:
         `found`, with those cells.
     """
+    found["per_seed"] = {column: {} for column in stored["per_seed"]} | found["per_seed"]  # in the order of before
     for old in STORED_PAGES.longer(found, stored):
         if old["column"] in stored["per_seed"] and old["row"] in stored["per_seed"][old["column"]]:
             scores = stored["per_seed"][old["column"]][old["row"]]
