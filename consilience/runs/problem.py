@@ -26,7 +26,7 @@ from consilience.disk.typed import declared_types
 from consilience.distributions.likelihood import Likelihood
 from consilience.distributions.prior import Isotropic
 from consilience.errors import InputError
-from consilience.method import Bound, Method, OnFeatures
+from consilience.method import Bound, Method, OnFeatures, Streaming
 from consilience.method import name as method_name
 from consilience.method.declared import on_linear
 from consilience.methods.advice import usual_map, usual_network, usual_settings
@@ -122,7 +122,7 @@ class Problem:
         likelihood: How targets arise from the network's outputs; by the targets if None.
         columns: A columns.toml that says how CSV files are read, and perhaps the target.
         stream: Whether training rows stay in their files, CSV or Parquet, one a site, and are read a part at a time,
-            for methods that need sums alone; None: where files are larger than 2 GB in all.
+            for methods that need sums alone; None: where all methods do, and files are larger than 2 GB in all.
         memory: What was read; copies share it.
 
     Raises:
@@ -286,6 +286,8 @@ class Problem:
         """
         methods = list(methods)
         check_prior(self.prior_var, methods)
+        if self.stream is None and self.streams and not all(isinstance(method, Streaming) for method in methods):
+            return dataclasses.replace(self, stream=False).settle(methods, seed)  # nobody asked, and rows are needed
         if self.given_task or self.model is not None:
             return self
         chosen, features = None, self.features

@@ -189,6 +189,15 @@ def test_what_needs_all_rows_is_refused(tmp_path: Path) -> None:
         co.run("exact", problem)
 
 
+def test_large_files_are_read_in_parts_where_the_method_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "LARGE", 1000)
+    problem = co.Problem(write(tmp_path, "parquet"), "died", reading=reading_for("died"), model="linear")
+    assert problem.streams and problem.settle([co.methods.ExactPooling()]).build_sites().streamed
+    settled = problem.settle([co.methods.ExactPooling(), co.methods.FedAvg()])
+    assert not settled.streams and not settled.build_sites().streamed
+    assert not replace(problem, split="iid").streams and not replace(problem, stream=False).streams
+
+
 @pytest.mark.slow
 def test_a_run_scores_and_comes_back_without_its_rows(tmp_path: Path) -> None:
     pattern = write(tmp_path, "parquet")
