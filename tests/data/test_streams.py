@@ -114,7 +114,11 @@ def test_quantiles_are_found_exactly_in_two_passes(tmp_path: Path) -> None:
 
 def fitted(method: Any, sites: Sites, **network: Any) -> list[torch.Tensor]:
     problem = co.Problem(sites=sites, **network)
-    return numbers_of(co.run(method, problem))
+    result = co.run(method, problem)
+    effects = result.report.get("effects", {"effects": []})
+    table = [float(row[name]) for row in effects["effects"] for name in ("estimate", "error") if row[name] is not None]
+    assert bool(table) == (method == "glm")
+    return [torch.tensor(table, dtype=torch.float64), *numbers_of(result)]
 
 
 def numbers_of(result: co.Result) -> list[torch.Tensor]:
