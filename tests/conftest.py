@@ -26,12 +26,16 @@ LOOKED_AT = {"report", "experiments", "test_events.py"}  # tests that look at fi
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
 settings.load_profile("repeatable")
+SLOW_CASES = Path(__file__).parent / "slow_cases.txt"  # single cases of tests whose other cases are quick
 SLOW_LIMIT = 1800  # seconds on the clock for a slow test; for others `timeout` in pyproject.toml
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A slow test may take longer before it is given up as hanging."""
+    """Cases that take more than a second are slow; a slow test may take longer before it is given up as hanging."""
+    dear = set(SLOW_CASES.read_text(encoding="utf-8").splitlines())
     for item in items:
+        if item.nodeid in dear:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None or item.get_closest_marker("flower") is not None:
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT))
 

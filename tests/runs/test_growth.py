@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import consilience as co
+from consilience.disk.typed import plain
 from consilience.data import cells
 from consilience.data.tables import from_csv
 from consilience.distributions.predictive import Predictive
@@ -67,10 +68,10 @@ def test_every_site_is_scored_from_one_prediction_of_all_test_rows() -> None:
     for count in (3, 12):
         WORK.clear()
         result, sites = run(count)
-        report = Scorer(result.method, result.task, sites).evaluate(result.state, result.memories)
+        found = plain(Scorer(result.method, result.task, sites).evaluate(result.state, result.memories))
         assert dict(WORK) == {"predictions": 2, "rows": len(sites.all_test.x) + PROBES}  # the probes: is it finite?
         model = co.methods.Mixture.predictive(result.method, result.task, result.state)
-        for entry, test in zip(report["per_site"], sites.test, strict=True):
+        for entry, test in zip(found["per_site"], sites.test, strict=True):
             assert entry["metrics"] == pytest.approx(scores(*in_units(model(test.x), test, sites)), rel=1e-4)
 
 
@@ -78,8 +79,8 @@ def test_sites_with_models_of_their_own_are_scored_from_one_prediction_of_each()
     task, sites = tiny.regression()
     result = co.run(tiny.method("local_only"), task, sites, scored=False)
     models = [result.model(site) for site in sites.names]
-    report = Scorer(result.method, task, sites).evaluate(result.state, result.memories)
-    for entry, model, test in zip(report["per_site"], models, sites.test, strict=True):
+    found = plain(Scorer(result.method, task, sites).evaluate(result.state, result.memories))
+    for entry, model, test in zip(found["per_site"], models, sites.test, strict=True):
         assert entry["metrics"] == pytest.approx(scores(*in_units(model(test.x), test, sites)), rel=1e-5)
 
 
