@@ -15,9 +15,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import consilience as co
-from consilience.disk.typed import plain
 from consilience.data import cells
 from consilience.data.tables import from_csv
+from consilience.disk.typed import plain
 from consilience.distributions.predictive import Predictive
 from consilience.inference import Adam, Laplace, Newton
 from consilience.inference.coreset import BPCfKL
