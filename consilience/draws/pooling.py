@@ -37,7 +37,7 @@ from consilience.draws.convergence import effective
 from consilience.draws.moments import Moments
 from consilience.draws.pooling_rules import BY_MOMENTS, RULES, Factors, Made, hierarchical, rows_of
 from consilience.draws.priors import Given, Prior, make_prior, prior_draws, read_prior, supports
-from consilience.draws.reading import EXTRA, Draws, load_xarray, read
+from consilience.draws.reading import EXTRA, UNNAMED, Draws, load_xarray, read
 from consilience.draws.space import Space, shared_space
 from consilience.draws.transforms import Transform
 from consilience.draws.warped import few_enough
@@ -285,12 +285,12 @@ def choose(factors: Factors) -> Choice:
 
 
 def _named(sites: Sequence[Any]) -> list[Any]:
-    """Sites whose names differ."""
+    """Sites whose names differ; those without a name have their number."""
     names = [site.name for site in sites]
     found = []
     for number, site in enumerate(sites):
         name = site.name
-        if names.count(name) > 1:
+        if name == UNNAMED or names.count(name) > 1:
             name = f"{name} {number + 1}"
         found.append(replace(site, name=name))
     return found

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import xarray
 
 CHAIN, DRAW = "chain", "draw"
+UNNAMED = "site"  # what objects are called, and arrays, where nobody names them
 POSTERIOR, PRIOR = "posterior", "prior"  # groups, as ArviZ names them
 SUFFIXES = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
 GROUPS = (POSTERIOR, PRIOR, "log_prior", "log_likelihood", "sample_stats")  # that matter here
@@ -103,9 +104,9 @@ def read(source: Any, name: str | None = None, group: str = POSTERIOR) -> Draws:
     if isinstance(source, (str, Path)):
         groups, title = _read_files(xarray, str(source))
     elif isinstance(source, dict) and "posterior" not in source:
-        groups, title = {"posterior": _from_arrays(xarray, source)}, "site"
+        groups, title = {"posterior": _from_arrays(xarray, source)}, UNNAMED
     else:
-        groups, title = _from_object(xarray, source), "site"
+        groups, title = _from_object(xarray, source), UNNAMED
     if group in groups:
         groups = {**groups, POSTERIOR: groups[group]}
     if POSTERIOR not in groups:
@@ -136,7 +137,7 @@ def _read_files(xarray: Any, source: str) -> tuple[dict[str, Any], str]:
     first = files[0]
     if not first.exists():
         raise InputError(f"{source} is not here: give a file of draws, or a quoted pattern of CmdStan's CSV files.")
-    title = path.stem.rstrip("-_*.") or path.parent.name or "site"
+    title = path.stem.rstrip("-_*.") or path.parent.name or UNNAMED
     damaged = f"{source} cannot be read as draws: write it again, as netCDF by ArviZ or as CSV by CmdStan."
     with refuse_damage(damaged):
         if first.suffix == ".csv":

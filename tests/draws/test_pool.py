@@ -359,7 +359,7 @@ def test_draws_that_cannot_be_pooled_are_refused(line: dict[str, Any]) -> None:
             co.draws.pool(sites, "flat")
 
 
-def test_a_prior_may_be_a_file_or_an_object_with_draws_of_it(line: dict[str, Any], tmp_path: Any) -> None:
+def test_a_prior_may_be_a_file_or_an_object_with_draws_of_it(line: dict[str, Any]) -> None:
     """As PyMC writes them: in the group `prior`, alone or beside a posterior, which is not taken for it."""
     arviz = pytest.importorskip("arviz")
     alone = arviz.from_dict(prior=line["prior"])
@@ -385,3 +385,13 @@ def test_draws_are_moved_between_gaussians_on_the_shortest_way() -> None:
     made = barycentre([x - 1, x + 1], [left, right])
     assert float(made.mean()) == pytest.approx(0, abs=1e-9)
     assert float(made.var()) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_an_object_without_a_name_is_called_by_its_number(line: dict[str, Any]) -> None:
+    first, second, _, last = line["sites"]
+    named = [co.draws.read(site, name) for site, name in ((first, "north"), (second, "south"))]
+
+    pooled = co.draws.pool([*named, {"beta": last["beta"] + 3}], {"beta": "normal(0, 2)"}, "gaussian")
+
+    assert pooled.sites == ("north", "south", "site 3")
+    assert "site 3 most" in pooled.verdict
