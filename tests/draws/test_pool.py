@@ -359,7 +359,7 @@ def test_draws_that_cannot_be_pooled_are_refused(line: dict[str, Any]) -> None:
             co.draws.pool(sites, "flat")
 
 
-def test_a_prior_may_be_a_file_or_an_object_with_draws_of_it(line: dict[str, Any]) -> None:
+def test_a_prior_may_be_a_file_or_an_object_with_draws_of_it(line: dict[str, Any], tmp_path: Any) -> None:
     """As PyMC writes them: in the group `prior`, alone or beside a posterior, which is not taken for it."""
     arviz = pytest.importorskip("arviz")
     alone = arviz.from_dict(prior=line["prior"])
