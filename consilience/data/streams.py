@@ -408,7 +408,8 @@ class Classes:
             )
         self.texts = texts
         if not texts:
-            return narrow(torch.from_numpy(values))
+            whole = torch.from_numpy(values)
+            return whole if self.task == "classification" else narrow(whole)  # classes have names
         for text in sorted(cells.distinct()):
             self.codes.setdefault(text, len(self.codes))
         most = MOST_NAMES if self.task == "classification" else MOST_CLASSES
@@ -425,7 +426,7 @@ class Classes:
         if self.texts:
             names = sorted(self.codes)
             order = torch.tensor([names.index(text) for text in self.codes])
-            return self._as_classes([order[part.long()] for part in parts], tuple(names))
+            return self._as_classes(parts, lambda part: order[part.long()], tuple(names))
         distinct = np.zeros(0)
         few = self.task != "regression"
         for part in parts:
@@ -439,15 +440,18 @@ class Classes:
             raise InputError(f"The target '{self.name}' has more than {MOST_NAMES:,} classes: predict it as numbers.")
         if not few or not (self.task or whole):
             return list(parts), None
-        names = list(dict.fromkeys(f"{value:.15g}" for value in distinct.tolist()))
-        sought = torch.from_numpy(distinct)
-        return self._as_classes([torch.searchsorted(sought, part.double()) for part in parts], tuple(names))
+        spelt = [f"{value:.15g}" for value in distinct.tolist()]
+        names = tuple(dict.fromkeys(spelt))
+        order, sought = torch.tensor([names.index(text) for text in spelt]), torch.from_numpy(distinct)
+        return self._as_classes(parts, lambda part: order[torch.searchsorted(sought, part.double())], names)
 
-    def _as_classes(self, parts: list[Tensor], names: tuple[str, ...]) -> tuple[list[Tensor], tuple[str, ...]]:
+    def _as_classes(
+        self, parts: Sequence[Tensor], code: Callable[[Tensor], Tensor], names: tuple[str, ...]
+    ) -> tuple[list[Tensor], tuple[str, ...]]:
         if len(names) < 2:
             raise one_class(self.name, names[0])
         kind = torch.uint8 if len(names) < 256 else torch.int64  # an eighth of the memory
-        return [part.to(kind) for part in parts], names
+        return [torch.cat([code(some).to(kind) for some in part.split(BLOCK)]) for part in parts], names
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,16 @@ def test_features_and_targets_are_those_of_rows_read_whole(tmp_path: Path, endin
         assert replace(mine, fill=0.0) == replace(theirs, fill=0.0)
 
 
+def test_classes_are_named_as_in_a_whole_read(tmp_path: Path) -> None:
+    for k, values in enumerate(([0.1, 2, 10], ["b", "a", "B"], [True, False, True])):
+        path = tmp_path / f"t{k}.parquet"
+        pl.DataFrame({"x": range(30), "y": values * 10}).write_parquet(path)
+        streamed = stream_sites(str(path), "y", Reading(task="classification"), test=0, batch=7)
+        (whole,) = co.data.from_table([path], "y", task="classification", sites=1, test=0, calibration=0).train
+        names = co.data.from_table([path], "y", task="classification", sites=1, calibration=0).class_names
+        assert streamed.class_names == names and streamed.train[0].y.tolist() == whole.y.tolist()
+
+
 def test_quantiles_are_found_exactly_in_two_passes(tmp_path: Path) -> None:
     streamed, _ = both(tmp_path, "parquet", "died")
     at_hand = replace(streamed, train=tuple(Data.of(rows_of(part), part.y) for part in streamed.train))
