@@ -424,9 +424,9 @@ class Classes:
             parts: Targets, as `add` returned them, role by role.
         """
         if self.texts:
-            names = sorted(self.codes)
-            order = torch.tensor([names.index(text) for text in self.codes])
-            return self._as_classes(parts, lambda part: order[part.long()], tuple(names))
+            known = tuple(sorted(self.codes))
+            places = torch.tensor([known.index(text) for text in self.codes])
+            return self._as_classes(parts, lambda part: places[part.long()], known)
         distinct = np.zeros(0)
         few = self.task != "regression"
         for part in parts:
