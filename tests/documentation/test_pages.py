@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,18 @@ def test_the_evidence_intervals_allow_for_rows_that_seeds_share() -> None:
             rivals = [found[row, column]["per_seed"] for row in summary.CLOSEST.values()]
             pairs = [difference(ours["per_seed"], theirs, summary.overlap(column)) for theirs in rivals]
             assert f"| {column} (10) | {' | '.join(summary.interval(d) for d in pairs)} |" in page, column
+
+
+def test_the_hospitals_page_has_fedavg_at_the_rate_that_was_best_on_validation_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("summary", "table", "partial"):  # which import each other by these names
+        monkeypatch.setitem(sys.modules, name, module(f"hospitals/{name}"))
+    rates = module("hospitals/rates")
+    found = json.loads((ROOT / "experiments/hospitals/results/rates.json").read_text())
+
+    assert found["rate"] == float(min(found["validation"], key=found["validation"].get))
+    assert rates.table(found) in (ROOT / "docs/hospitals.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["table1", "table8", "table9"])
