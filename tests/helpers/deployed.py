@@ -17,7 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from consilience.messages import Server
-from consilience.runs.engines import Sequential, Turn
+from consilience.runs.engines import Sequential, Turn, threads_for, using_threads
 from consilience.study.flower.certificates import new_certificates, new_node_key
 from consilience.study.flower.processes import free_port
 from consilience.study.protocol.columns import Column
@@ -124,10 +124,10 @@ class Deployment:
         labelled = rows_of(a, self.folder / "calibration.csv", True)[0] if calibration else None
         server = Server(None, labelled, a.key.fold(0), len(self.names))
         engine = Sequential([rows.get(k, next(iter(rows.values()))) for k in range(len(self.names))])
-        state = method.init(task, server)
-        torch.set_num_threads(1)
-        for t in range(a.rounds):
-            message = method.broadcast(state)
-            replies = engine.gather(method, task, message, sorted(rows), Turn(t, a.key.fold(1), t / a.rounds))
-            state = method.aggregate(task, state, replies, server._replace(key=a.key.fold(2).fold(t)))
+        with using_threads(threads_for(task)):  # and multiplying as sites and the server do
+            state = method.init(task, server)
+            for t in range(a.rounds):
+                message = method.broadcast(state)
+                replies = engine.gather(method, task, message, sorted(rows), Turn(t, a.key.fold(1), t / a.rounds))
+                state = method.aggregate(task, state, replies, server._replace(key=a.key.fold(2).fold(t)))
         return state
