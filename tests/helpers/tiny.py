@@ -23,7 +23,7 @@ from consilience.models.maps import features, on_features
 
 Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors
 
-SPLIT = {"test": 0.25, "calibration": 12, "inputs": 10, "seed": 1}
+SPLIT: dict[str, Any] = {"test": 0.25, "calibration": 12, "inputs": 10, "seed": 1}
 
 
 def classification(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:

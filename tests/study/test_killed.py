@@ -30,7 +30,7 @@ from consilience.study.summing import drop_sites
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed")
 
 FOUR = ("north", "south", "west", "east")
-PROMISE = {"epsilon": 8.0, "delta": 1e-4, "noise_added": "once", "honest_sites": 3}
+PROMISE: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-4, "noise_added": "once", "honest_sites": 3}
 MASKED: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1, "secure": True}
 FIT = ["site", "fit", "sepsis.toml", "data.csv"]
 TELL = ["site", "unmask", "sepsis.toml", "sepsis.drop"]
