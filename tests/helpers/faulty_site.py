@@ -31,7 +31,7 @@ def main() -> None:
             return dataclasses.replace(made, data=made.data._replace(x=made.data.x[:, :1]))
         return made
 
-    client.may_leave = {"slow": slow, "crash": crash}.get(fault, client.may_leave)
+    client.check_leaving = {"slow": slow, "crash": crash}.get(fault, client.check_leaving)
     site.site_of = spoilt  # type: ignore[assignment]
     if fault == "silent":
         site.responder = lambda *words: (
