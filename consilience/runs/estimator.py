@@ -29,7 +29,7 @@ from consilience.models.mlp import mlp
 from consilience.prediction_sets.kinds import KINDS
 from consilience.prediction_sets.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.runs.conformal import conformal
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.runs.problem import Problem
 from consilience.runs.result import Result
 from consilience.runs.run import run
@@ -138,7 +138,7 @@ class _Federated(BaseEstimator):
         check_is_fitted(self)
         rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
-        with using_threads(threads_for(result.task)):
+        with computing(result.task):
             p = result.model()(result.sites.scaled(rows).float())
         check_finite(p)
         return p

@@ -37,7 +37,7 @@ from consilience.prediction_sets.sets import Guarantee, lower_bounds, prediction
 from consilience.report.schema.frames import to_frame, to_html
 from consilience.report.table import run_table
 from consilience.runs.effects import Fit, effects_report, run_effects
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.runs.engines.influence import measure_influence
 from consilience.runs.engines.ledger import Ledger
 from consilience.runs.engines.round import play_round, server_in_round
@@ -66,7 +66,7 @@ def single_threaded(predict: Callable[Concatenate[Result, P], T]) -> Callable[Co
 
     @functools.wraps(predict)
     def run(result: Result, /, *args: P.args, **options: P.kwargs) -> T:
-        with using_threads(threads_for(result.task)):
+        with computing(result.task):
             return predict(result, *args, **options)
 
     return run

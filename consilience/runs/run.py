@@ -312,17 +312,19 @@ def _place(compute: Compute, method: Method, task: Task, sites: Sites, rounds: i
     name, engine = _engine(compute.engine, task, sites, placed_sites)
     compiled = _prepare(engine, store, compute.compiled, method, task, rounds)
     threads = compute.threads or threads_for(task)
-    return _Place(device, placed_task, placed_sites, name, engine, compiled, threads, _matmul(compute, device, store))
+    return _Place(
+        device, placed_task, placed_sites, name, engine, compiled, threads, _matmul(compute, device, store, task)
+    )
 
 
-def _matmul(compute: Compute, device: torch.device, store: Store | None) -> str:
+def _matmul(compute: Compute, device: torch.device, store: Store | None, task: Task) -> str:
     """How matrices are multiplied; on other devices than the processor as torch does."""
     check_matmul(compute.matmul, device.type)
     if device.type != "cpu":
         return torch.get_float32_matmul_precision()
     if store is not None and (store.folder / "run.json").exists():
-        return resumed_matmul(compute.matmul, store.read_json().get("matmul"))
-    return choose_matmul(compute.matmul)
+        return resumed_matmul(compute.matmul, store.read_json().get("matmul"), task)
+    return choose_matmul(compute.matmul, task)
 
 
 def _header(

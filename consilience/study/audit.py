@@ -16,7 +16,7 @@ from consilience.key import Key
 from consilience.privacy.audit.canaries import corners, wrong_outcomes
 from consilience.privacy.audit.one_run import FEWEST, Bound
 from consilience.runs.audit import audit_method
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
 from consilience.study.rows import training_rows
@@ -85,7 +85,7 @@ def audit_site(
         "far out": far_rows(agreement, data, count, key.fold(1)),
     }
     found = []
-    with warnings.catch_warnings(), using_threads(threads_for(task)):
+    with warnings.catch_warnings(), computing(task):
         warnings.simplefilter("ignore")  # they are about canaries
         for i, (kind, rows) in enumerate(made.items()):
             audited = audit_method(

@@ -19,7 +19,7 @@ from consilience.messages import Received, Server
 from consilience.method import Method
 from consilience.method.declared import remarks, shows_inputs, turn
 from consilience.report.schema.wording import privacy_note
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.runs.engines.influence import Influence, measure_influence
 from consilience.runs.engines.round import Round, play_round, server_in_round
 from consilience.runs.engines.soundness import UNSOUND, holds_finite, predicts_finite
@@ -278,7 +278,7 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
     agreement = study.agreement
     task = agreement.build_task()
     server = server_of(agreement, len(study.active), inputs)
-    with torch.no_grad(), using_threads(threads_for(task)):
+    with torch.no_grad(), computing(task):
         if after is None:
             before = _Before(method.init(task, server), 0, {})
         else:
@@ -509,7 +509,7 @@ def _train_student(agreement: Agreement, method: Method, state: Any, inputs: Ten
         raise InputError("The student is trained again after choosing: give the coordinator's unlabelled rows.")
     task = agreement.build_task()
     server = Server(inputs, None, agreement.key.fold(Stream.AGGREGATE).fold(0), 1)
-    with torch.no_grad(), using_threads(threads_for(task)):
+    with torch.no_grad(), computing(task):
         return distil_pool(distil, task, state, teacher.predictive(task, state), server)
 
 

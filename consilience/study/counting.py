@@ -27,7 +27,7 @@ from consilience.prediction_sets.nonconformity import CALIBRATION, draws, row_sc
 from consilience.prediction_sets.score_counts import add_noise, merge_upwards
 from consilience.privacy.dp.mechanisms import Released
 from consilience.privacy.entropy import Entropy
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.serialisation.codec import TYPES
 from consilience.study.budget import Cost
 from consilience.study.exchange import File, Made, Part, add, check_rows, hear
@@ -235,7 +235,7 @@ def score_rows(model: Model, plan: Calibration, number: int, rows: Data) -> Tens
     u = draws(model.agreement.key, CALIBRATION, len(rows.y), number)
     if plan.noise:  # by place, one row more would change the scores of all after it
         u = draw_by_content(model.agreement, rows, "score")
-    with torch.no_grad(), using_threads(threads_for(model.agreement.build_task())):
+    with torch.no_grad(), computing(model.agreement.build_task()):
         return row_scores(plan.score, model.on_network_scale(rows.x), rows.y, u, plan.level)
 
 

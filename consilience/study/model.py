@@ -28,7 +28,7 @@ from consilience.method.which import state_at_home
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import belonging_to, decompose
 from consilience.prediction_sets.sets import Guarantee
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.runs.engines.soundness import holds_finite, quietly
 from consilience.serialisation.codec import types_of
 from consilience.study.protocol.agreement import Agreement, from_fields
@@ -133,7 +133,7 @@ class Model:
         """
         task = self.agreement.build_task()
         predictive = self.method.predictive(task, self.state)
-        with torch.no_grad(), using_threads(threads_for(task)):
+        with torch.no_grad(), computing(task):
             p = tempered(predictive(x), self.facts.temperature)
         if isinstance(p, Survival) and self.baseline is not None:
             times, hazard = (torch.tensor(part, dtype=torch.float64) for part in self.baseline)
@@ -171,7 +171,7 @@ class Model:
         posteriors, weights = list_members(self.method, self.state)
         if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
             return {}
-        with torch.no_grad(), using_threads(threads_for(task)):
+        with torch.no_grad(), computing(task):
             draws = [members(posterior, Key(0), task.draws, task.like) for posterior in posteriors]
             split = decompose([[task.predictive(Point(m))(x) for m in draw] for draw in draws], weights)
             plain = self.method.predictive(task, self.state)(x)

@@ -19,7 +19,7 @@ from consilience.methods.claims import privacy_statement
 from consilience.metrics.scores import scores
 from consilience.privacy.disclosure.hidden_rows import RowSearch
 from consilience.privacy.entropy import secret_draws
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.runs.engines.client_turn import Turn, alone, client_view
 from consilience.serialisation.codec import kept_types_of, types_of
 from consilience.study.exchange import Exchange, File, Made
@@ -448,7 +448,7 @@ def run_local(
     method = agreement.build_method()
     task = agreement.build_task()
     turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
-    with torch.no_grad(), using_threads(threads_for(task)), secret_draws():
+    with torch.no_grad(), computing(task), secret_draws():
         client = client_view(method, message, data, memories, member.number, turn)
         try:
             return alone(method, task, message, client, member.number, turn.round)

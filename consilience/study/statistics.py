@@ -10,7 +10,7 @@ from torch import Tensor
 from consilience.errors import InputError
 from consilience.method import Knob
 from consilience.privacy.disclosure.rules import SMALLEST_CELL, by_rule
-from consilience.runs.engines import threads_for, using_threads
+from consilience.runs.engines import computing
 from consilience.study.account import Judgement
 from consilience.study.choice import TEMPERATURES, knob_of, log_scores, score_at
 from consilience.study.exchange import File, Made, Part, check_rows
@@ -56,7 +56,7 @@ class Statistics(File):
             )
             raise InputError(by_rule(SMALLEST_CELL, sentence))
         task = agreement.build_task()
-        with torch.no_grad(), using_threads(threads_for(task)):
+        with torch.no_grad(), computing(task):
             table = log_scores(self.model.method, task, self.model.state, rows)
         value = {"log_scores": table, "count": torch.tensor(len(rows.y))}
         return Made(value, len(rows.y), rows, about={"knob": self.knob.name})

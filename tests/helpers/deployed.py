@@ -17,7 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from consilience.messages import Server
-from consilience.runs.engines import Sequential, Turn, threads_for, using_threads
+from consilience.runs.engines import Sequential, Turn, computing
 from consilience.study.flower.certificates import new_certificates, new_node_key
 from consilience.study.flower.processes import free_port
 from consilience.study.protocol.columns import Column
@@ -124,7 +124,7 @@ class Deployment:
         labelled = rows_of(a, self.folder / "calibration.csv", True)[0] if calibration else None
         server = Server(None, labelled, a.key.fold(0), len(self.names))
         engine = Sequential([rows.get(k, next(iter(rows.values()))) for k in range(len(self.names))])
-        with using_threads(threads_for(task)):  # and multiplying as sites and the server do
+        with computing(task):  # and multiplying as sites and the server do
             state = method.init(task, server)
             for t in range(a.rounds):
                 message = method.broadcast(state)

@@ -66,8 +66,12 @@ def test_the_door_opens_where_it_is_faster_and_keeps_digits_alone(monkeypatch: p
         monkeypatch.setattr(arithmetic, "vendor", lambda maker=maker: maker)
         monkeypatch.setattr(arithmetic, "keeps_digits", lambda keeps=keeps: keeps)
         assert arithmetic.choose_matmul() == way
+    monkeypatch.setattr(arithmetic, "vendor", lambda: "AuthenticAMD")
+    small, large = (co.classification(co.models.linear(width, 10)) for width in (64, 5_000))
+    assert arithmetic.choose_matmul(task=small) == "highest"  # a call of oneDNN costs more than it gains there
+    assert arithmetic.choose_matmul(task=large) == "medium"
     monkeypatch.setenv(arithmetic.VARIABLE, "medium")
-    assert arithmetic.choose_matmul() == "medium"
+    assert arithmetic.choose_matmul(task=small) == "medium"
     assert arithmetic.choose_matmul("highest") == "highest"  # what is asked for comes first
 
 

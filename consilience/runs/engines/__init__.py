@@ -13,7 +13,7 @@ from consilience.runs.engines.client_turn import Engine, Turn
 from consilience.runs.engines.parallel import Parallel
 from consilience.runs.engines.sequential import Sequential
 from consilience.runs.engines.vectorised import FEW, Vectorised, even, refusal
-from consilience.runs.engines.workers import small, threads_for, together, using_threads
+from consilience.runs.engines.workers import computing, small, threads_for, together, using_threads
 from consilience.task import Task
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Turn",
     "Vectorised",
     "choose_engine",
+    "computing",
     "engine",
     "threads_for",
     "using_threads",

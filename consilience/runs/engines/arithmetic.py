@@ -18,20 +18,23 @@ from pathlib import Path
 import torch
 
 from consilience.errors import InputError, unknown_name
+from consilience.task import Task
 
 AUTO = "auto"
 CHOICES = (AUTO, "highest", "medium")
 VARIABLE = "CONSILIENCE_MATMUL"
 SLOW = {"AuthenticAMD"}  # vendors on whose processors oneDNN was measured to be faster than MKL: docs/speed.md
 SHAPES = ((1, 256, 512, 512), (4, 32, 784, 200), (4, 20, 3072, 100), (1, 300, 64, 10))  # B, M, K, N of [M, K] × [K, N]
+FEWEST = 40_000  # weights of the largest matrix: a call of oneDNN costs 13 µs more, which is what it gains on 32 rows
 ALLOWED = 4e-6  # of a product's norm: float32 leaves 2e-7 to 1.3e-6 over these lengths, bfloat16 2e-3
 
 
-def choose_matmul(asked: str | None = None) -> str:
+def choose_matmul(asked: str | None = None, task: Task | None = None) -> str:
     """Name the precision to compute with, as run.json has it: "highest" or "medium".
 
     Args:
         asked: One of these, "auto", or None for what `CONSILIENCE_MATMUL` says, and "auto" where it says nothing.
+        task: What is learned: "auto" leaves small networks to MKL.
 
     Raises:
         InputError: There is no such way.
@@ -41,13 +44,15 @@ def choose_matmul(asked: str | None = None) -> str:
         raise unknown_name("way to multiply matrices", way, CHOICES)
     if way != AUTO:
         return way
+    if task is not None and max((w.numel() for w in task.like.values() if w.ndim > 1), default=0) < FEWEST:
+        return "highest"
     return "medium" if vendor() in SLOW and keeps_digits() else "highest"
 
 
-def resumed_matmul(asked: str | None, before: object) -> str:
+def resumed_matmul(asked: str | None, before: object, task: Task | None = None) -> str:
     """Go on as a stored run began, where this processor keeps the digits too; runs of before had MKL."""
     if asked is not None or before is None:
-        return choose_matmul(asked or "highest")
+        return choose_matmul(asked or "highest", task)
     if before == "medium" and not keeps_digits():
         return "highest"
     return choose_matmul(str(before))

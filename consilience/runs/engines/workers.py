@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -181,11 +181,20 @@ def threads_for(task: Task) -> int:
 
 @contextmanager
 def using_threads(count: int, matmul: str | None = None) -> Iterator[None]:
-    """Compute with a number of BLAS threads and a way to multiply matrices in the block, and as before after it."""
+    """Compute with a number of BLAS threads and a way to multiply matrices in the block, and as before after it.
+
+    Args:
+        matmul: As `choose_matmul` names it; as it is if None.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with multiplying(choose_matmul(matmul)):
+        with multiplying(matmul) if matmul else nullcontext():
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def computing(task: Task) -> AbstractContextManager[None]:
+    """Compute as a network is best computed on this processor in the block, and as before after it."""
+    return using_threads(threads_for(task), choose_matmul(task=task))

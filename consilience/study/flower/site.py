@@ -202,7 +202,7 @@ def serve(
     pinned = pin(agreement)
     respond = responder(site, folder, say)
     torch.set_num_threads(threads_for(site.task))
-    torch.set_float32_matmul_precision(choose_matmul())  # in a process of its own, to its end
+    torch.set_float32_matmul_precision(choose_matmul(task=site.task))  # in a process of its own, to its end
     say(f"{site.name} waits for {server}. End with Ctrl-C.")
     while not until():
         runtime = Runtime(f"127.0.0.1:{free_port()}", new_secret(folder / "runtime.secret"))
