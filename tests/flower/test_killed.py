@@ -125,7 +125,7 @@ def test_every_study_ends_though_server_and_sites_are_killed(deployment: Start) 
     story = []
     while len(story) < KILLS:
         number = 1 + (story[-1][0] if story else 0)
-        d = deployment(f"study {number}", secure=number % 2 == 0, **{**SCAFFOLD, "model": "linear", "rounds": 6})
+        d = deployment(f"study {number}", secure=number % 2 == 0, **{**SCAFFOLD, "rounds": 6})
         d.server()
         for name in SITES:
             d.site(name)

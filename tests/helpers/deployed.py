@@ -33,7 +33,12 @@ BETA: dict[str, Any] = {
     "method": "beta",
     "settings": ("inference.epochs=8", "inference.cycles=2", "inference.samples=4", "inference.keep=4"),
 }
-SCAFFOLD: dict[str, Any] = {"method": "scaffold", "settings": ("inference.epochs=1",), "rounds": 3}
+SCAFFOLD: dict[str, Any] = {  # linear: of a hidden unit that one row alone switches on, a control is that row
+    "method": "scaffold",
+    "model": "linear",
+    "settings": ("inference.epochs=1",),
+    "rounds": 3,
+}
 ROOT = Path(__file__).parent
 
 
