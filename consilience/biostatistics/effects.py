@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.biostatistics.estimable import KNOWN, WHY, is_firm, is_informed
+from consilience.biostatistics.estimable import KNOWN, WHY, is_firm, is_informed, without_constants
 from consilience.biostatistics.fitted import Fitted, fitted_from
 from consilience.biostatistics.heterogeneity import Heterogeneity, combine, reach
 from consilience.biostatistics.meta_analysis import Meta, meta_analyse
@@ -524,6 +524,8 @@ def table_of(
     shift = torch.tensor([_shift(label, design, link) for label in labels], dtype=torch.float64)
     known = None
     if information is not None:
+        intercepts = torch.tensor([label.column == INTERCEPT for label in labels]) & ~is_informed(rows, information)
+        rows[intercepts] = without_constants(rows[intercepts], _weight_places(layer_of(task)), information)
         known = is_informed(rows, information)
         if link != "identity":  # whose sums tell exactly
             known = known | is_firm(rows, pooled, task.prior.dense(layer_of(task)))

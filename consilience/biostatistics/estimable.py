@@ -42,6 +42,28 @@ def is_informed(rows: Tensor, information: Tensor) -> Tensor:
     return known
 
 
+def without_constants(rows: Tensor, places: Tensor, information: Tensor) -> Tensor:
+    """Take intercepts where columns that are the same in all rows are left out, as R does: they are in the intercept.
+
+    Args:
+        rows: The intercepts as combinations of the weights [E, P].
+        places: Where the outputs' weights stand, their bias last [C, D + 1].
+        information: The likelihood's precision [P, P].
+
+    Returns:
+        The combinations at these columns' own value.
+    """
+    rounding = max(KNOWN, 1000 * torch.finfo(information.dtype).eps)
+    information = information.double()
+    rows = rows.clone()
+    for bias, weights in zip(places[:, -1], places[:, :-1], strict=True):
+        level = information[bias, weights] / information[bias, bias].clamp(min=1e-300)
+        varies = information[weights, weights] - level**2 * information[bias, bias]
+        constant = varies <= rounding * information[weights, weights]
+        rows[:, weights] = torch.where(constant, level * rows[:, bias].unsqueeze(1), rows[:, weights])
+    return rows
+
+
 def is_firm(rows: Tensor, pooled: Dense, prior: Dense) -> Tensor:
     """Say which effects all rows tell together, though no site may: a level with one outcome here, the other there.
 

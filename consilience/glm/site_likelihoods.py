@@ -130,7 +130,8 @@ def find_gaussian(task: Task, state: Any) -> Dense:
 
     Returns:
         The Gaussian in double precision, in the order of the task's weights; a learned log-noise comes last. Where
-        sites have weights of their own it is that of their mean.
+        sites have weights of their own it is that of their mean; where the weight of a prior was chosen for the sake
+        of predictions, of least squares without it.
 
     Raises:
         InputError: There is none.
@@ -138,7 +139,7 @@ def find_gaussian(task: Task, state: Any) -> Dense:
     layer = layer_of(task)
     fit = state.fit if isinstance(state, Fitted) else None
     if isinstance(fit, Spectrum) and isinstance(task.likelihood, GaussianNoise):
-        return _from_spectrum(fit, layer)
+        return _from_spectrum(fit.least_squares(), layer)
     if fit is not None and len(fit):
         raise InputError(NO_EFFECTS)
     hierarchy = hierarchy_in(state)
@@ -166,7 +167,7 @@ def newcomer_of(task: Task, state: Any) -> Dense | None:
 
 
 def _from_spectrum(fit: Spectrum, layer: Params) -> Dense:
-    """Bayesian linear regression: independent weights along the eigenvectors, and a level at the rows' centre."""
+    """Linear regression: independent weights along the eigenvectors, and a level at the rows' centre."""
     width = pack(layer).shape[1]
     size = len(fit.mean)
     one = _spectrum_precision(fit, fit.shrunk[0], width)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from consilience.glm.sums import Moments
 
+NO_PRIOR = 1e-10  # λ/n that counts as 0, and lets columns that depend on each other be
+
 
 class Spectrum(NamedTuple):
     """Least squares at every λ at once: the eigenvectors of a scatter, shared by all outputs or one set for each.
@@ -51,6 +53,16 @@ class Spectrum(NamedTuple):
             The fit there.
         """
         return self._replace(share=torch.as_tensor(share, dtype=torch.float64))
+
+    def least_squares(self) -> Spectrum:
+        """Leave the prior out.
+
+        Returns:
+            The fit with λ → 0; as it is where the noise came with the sums, or rows are no more than weights.
+        """
+        plain = self.at(NO_PRIOR)
+        left = plain.size - 1 - (plain.values / plain.shrunk).sum(-1)
+        return plain if float(self.share) > 0 and float(left.min()) > 0.5 else self
 
     def linear(self) -> tuple[Tensor, Tensor]:
         """Write the means as a linear layer of features as they are.

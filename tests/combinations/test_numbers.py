@@ -90,3 +90,20 @@ def test_intervals_of_few_rows_hold_what_they_promise(method: str) -> None:
     print(f"{method}: effects {np.mean(effects):.3f}, predictions {np.mean(outcomes):.3f}")
     assert abs(np.mean(effects) - 0.95) < 0.02
     assert abs(np.mean(outcomes) - 0.95) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_effects_of_exact_are_of_least_squares_where_it_predicts_with_a_prior() -> None:
+    """statsmodels' OLS again: λ is chosen for predictions, and a table of effects has no business with it."""
+    x, y = made(np.random.default_rng(0))
+    oracle = sm.OLS(y, sm.add_constant(x)).fit()
+    parts = tuple(Data.of(torch.tensor(x[k::4]), torch.tensor(y[k::4])) for k in range(4))
+    sites = Sites(parts, parts, None, None, None, None, P - 1, "y", "natural", ("a", "b", "c", "d"))
+    task = co.regression(nn.Linear(P - 1, 1).double())
+
+    result = co.run(co.methods.ExactPooling(), task, sites, scored=False)
+    assert float(result.state.fit.share) > 0.01  # which shrinks
+    frame = result.effects().to_frame()
+    np.testing.assert_allclose(frame["estimate"], oracle.params, rtol=1e-6)
+    np.testing.assert_allclose(frame["error"], oracle.bse, rtol=1e-6)
+    np.testing.assert_allclose(frame[["low", "high"]], oracle.conf_int(0.05), rtol=1e-6)
