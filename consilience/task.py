@@ -420,6 +420,10 @@ def regression(
         >>> task.likelihood.noise
         0.5
     """
+    if noise is not None and not isinstance(noise, (int, float)):
+        raise InputError(
+            f"noise={type(noise).__name__} is no variance: give a number, or None to learn it; a prior is prior=."
+        )
     likelihood: Likelihood = GaussianNoise(noise, latent, full)
     if heteroscedastic:
         likelihood = Heteroscedastic(latent)

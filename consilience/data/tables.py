@@ -565,6 +565,9 @@ def stack(tables: Sequence[Table], targets: Sequence[str], reading: Reading) -> 
         _check_columns(table, known, used, reading)
     if targets and not [name for name in used if name not in (*targets, reading.group)]:
         raise InputError(f"There is no column beside the target '{targets[0]}': give at least one to predict from.")
+    unused = [name for name in known if name not in used and name not in reading.drop]
+    if unused:
+        warnings.warn(f"Not used: {', '.join(unused)} (not in columns.toml).", stacklevel=2)
     rows = {name: Cells.stack(table.columns[name] for table in tables) for name in used}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)

@@ -6,6 +6,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +20,11 @@ from consilience.messages import Received
 from consilience.models.maps import learns_last_layer
 from consilience.task import Task
 
-FEW = 10.0  # rows for each weight of an output, the median of the sites: below that
-STRONG = 3.0  # and with log-odds whose SD is above that, intervals were seen to be too narrow
+FEW = 10.0  # rows for each weight of an output, the median of the sites: below that intervals may be too narrow
 STRONG_EFFECTS = (
-    "Effects are strong and sites small (about {rows:.1f} rows for each coefficient, log-odds of SD "
+    "Sites are small for their effects (about {rows:.1f} rows for each coefficient, log-odds of SD "
     "{size:.1f}): intervals from one round are too narrow there. Those for 95 % held {covered} in simulations with 20 "
-    "sites of 25 rows and three log odds ratios of 2. Use glm, which needs no Gaussian of a site, or larger sites."
+    "sites of 25 rows and three such effects. Use glm, which needs no Gaussian of a site, or larger sites."
 )
 ONE_CLASS = (
     "its rows are of one class, or nearly: as one Gaussian they count for too little in the intercept. With 60 such "
@@ -33,7 +33,19 @@ ONE_CLASS = (
 )
 
 
-def warn_of_strong_effects(task: Task, replies: Sequence[Received], mean: Tensor, covered: str) -> None:
+class Known(NamedTuple):
+    """What simulations said of a method's intervals where sites have few rows.
+
+    Attributes:
+        strong: The SD of log-odds from which they were too narrow.
+        covered: How often those for 95 % held the truth, and of which log odds ratios.
+    """
+
+    strong: float
+    covered: str
+
+
+def warn_of_strong_effects(task: Task, replies: Sequence[Received], mean: Tensor, known: Known) -> None:
     """Warn of intervals that are known to be too narrow: few rows a site, and strong effects.
 
     Columns are taken to be on one scale, so that the size of coefficients says how far log-odds vary.
@@ -41,7 +53,7 @@ def warn_of_strong_effects(task: Task, replies: Sequence[Received], mean: Tensor
     Args:
         replies: What the sites sent; nothing is said where their rows are not known one by one.
         mean: The pooled weights, in the order of the task's.
-        covered: How often 95 % intervals of the method held the truth.
+        known: What simulations said of the method.
     """
     sizes = [float(reply.size) for reply in replies]
     if not learns_last_layer(task.model) or classes_of(task) is None or len(sizes) < 2 or min(sizes) <= 0:
@@ -51,8 +63,8 @@ def warn_of_strong_effects(task: Task, replies: Sequence[Received], mean: Tensor
     slopes = torch.cat([leaf for leaf in weights.values() if leaf.ndim > 1], 1)
     rows = statistics.median(sizes) / pack(weights).shape[1]
     size = float(torch.pdist(slopes).max())  # the two classes whose log-odds vary most
-    if rows < FEW and size > STRONG:
-        warnings.warn(STRONG_EFFECTS.format(rows=rows, size=size, covered=covered), stacklevel=3)
+    if rows < FEW and size > known.strong:
+        warnings.warn(STRONG_EFFECTS.format(rows=rows, size=size, covered=known.covered), stacklevel=3)
 
 
 def warn_of_one_class(task: Task, replies: Sequence[Received]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from consilience.distributions.posterior import Dense, Point, Posterior, centre
 from consilience.distributions.predictive import Predictive
 from consilience.errors import InputError
 from consilience.glm.centre_rounds import TYPES, doubt_centred, learn_own, plain_replies, tell_asked, weigh_asked
-from consilience.glm.centres import FIXED, Asked, Climb, Given, check_centre, has_centres
+from consilience.glm.centres import FIXED, RANDOM, Asked, Climb, Given, check_centre, has_centres
 from consilience.glm.centres_of_numbers import Ratio
 from consilience.glm.derivatives import NOTHING, Derivatives, Search, advance, begin, pack, sum_up, unpack
 from consilience.glm.event_sums import begin_search
@@ -56,6 +56,8 @@ from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.privacy.entropy import Source
 from consilience.task import Task
 from consilience.tree import Tree
+
+FOR_TAU = Rounds(20)  # in 29 simulations the search for the deviation of intercepts ended within 16
 
 
 class GLMState(NamedTuple):
@@ -155,6 +157,8 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Strea
     def __post_init__(self) -> None:
         if self.centre == "none":  # as a study's settings and the command line write it
             object.__setattr__(self, "centre", None)
+        if self.centre == RANDOM:
+            object.__setattr__(self, "about", replace(self.about, rounds=FOR_TAU))
 
     def init(self, task: Task, server: Server) -> GLMState | CentredState:
         layer = last_layer(task.model)

@@ -32,7 +32,7 @@ from consilience.glm.site_factors import (
     spread_of,
 )
 from consilience.glm.sums import Sums, doubt, summarise
-from consilience.glm.too_sure import warn_of_strong_effects
+from consilience.glm.too_sure import Known, warn_of_strong_effects
 from consilience.inference import Inference, Laplace, MultipleImputation, Newton, VariationalGaussian
 from consilience.messages import Client, Received, Reply, Server
 from consilience.method import (
@@ -52,7 +52,7 @@ from consilience.models.maps import feature_map, last_layer
 from consilience.task import Task
 from consilience.tree import Tree
 
-COVERED = "83 to 87 %"  # of sites' slopes by 95 % intervals: docs/partial-pooling.md, and ten more worlds
+KNOWN = Known(3.0, "83 to 87 % of sites' slopes, of 2")  # docs/partial-pooling.md, and ten more worlds
 
 
 class HierarchicalState(NamedTuple):
@@ -166,7 +166,7 @@ class Hierarchical(OnFeatures, Personal, Validated, Releasable, Imputable, Diagn
             hierarchy = at_one(factors, prior, (self.tau / spread_of(task)) ** 2 * torch.ones(len(groups)))
         posterior = as_posterior(task, newcomer(hierarchy), log_noise)  # 6
         shared = shared_prior(task, hierarchy)
-        warn_of_strong_effects(task, replies, mean_site(hierarchy).mean, COVERED)
+        warn_of_strong_effects(task, replies, mean_site(hierarchy).mean, KNOWN)
         return HierarchicalState(posterior, shared, hierarchy, log_noise, said, torch.tensor(server.clients))
 
     def at_home(self, task: Task, state: HierarchicalState, memory: Tree) -> HierarchicalState:

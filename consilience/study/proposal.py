@@ -13,6 +13,7 @@ from consilience.method.declared import in_studies, knows_sites, on_linear, with
 from consilience.methods import METHODS
 from consilience.methods.advice import Situation, advise
 from consilience.methods.situation import KINDS
+from consilience.serialisation.settings import configure
 from consilience.study.model import NEEDS_NAMES
 from consilience.study.protocol.agreement import Agreement
 from consilience.study.protocol.columns import Column
@@ -83,7 +84,7 @@ def proposal(
         model=model or Agreement.model,
         method=method,
         settings=settings,
-        rounds=rounds or usual_rounds(METHODS[method], private=bool(privacy)),
+        rounds=rounds or usual_rounds(configure(METHODS[method](), settings), private=bool(privacy)),
         seed=seed,
         scaling=scaling,
         hand_out=hand_out or usual_hand_out(METHODS[method]),

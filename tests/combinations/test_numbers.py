@@ -62,6 +62,11 @@ def test_effects_and_predictions_are_those_of_least_squares(method: str) -> None
     np.testing.assert_allclose(half, (frame["obs_ci_upper"] - frame["obs_ci_lower"]) / 2, rtol=0.01)
 
 
+def test_a_prior_in_the_noise_s_place_is_told() -> None:
+    with pytest.raises(co.InputError, match=r"noise=Flat is no variance.*prior="):
+        co.regression(nn.Linear(2, 1), Flat())  # type: ignore[arg-type]
+
+
 def test_a_normal_with_student_s_variance_holds_what_it_promises() -> None:
     """In closed form: with 35 degrees of freedom 94.9 % of t lie within, with 10 still 94.7 %."""
     for freedom, held in ((35, 0.949), (10, 0.947)):

@@ -48,8 +48,18 @@ def heard(method: co.Method, sites: Sites) -> list[str]:
         return list(co.run(method, task, sites, scored=False).report["warnings"])
 
 
-@pytest.mark.parametrize("method", [LAPLACE, Hierarchical()], ids=["product", "hierarchical"])
-@pytest.mark.parametrize(("rows", "slope", "warned"), [(25, 2.5, True), (25, 1.0, False), (100, 2.5, False)])
+@pytest.mark.parametrize(
+    ("method", "rows", "slope", "warned"),
+    [
+        (LAPLACE, 25, 2.5, True),
+        (LAPLACE, 25, 1.0, True),
+        (LAPLACE, 25, 0.0, False),
+        (LAPLACE, 100, 2.5, False),
+        (Hierarchical(), 25, 2.5, True),
+        (Hierarchical(), 25, 1.0, False),
+        (Hierarchical(), 100, 2.5, False),
+    ],
+)
 def test_strong_effects_at_small_sites_are_warned_of(method: co.Method, rows: int, slope: float, warned: bool) -> None:
     said = [text for text in heard(method, sites_of(rows, slope)) if "too narrow" in text]
     assert len(said) == warned

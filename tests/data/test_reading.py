@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -186,3 +187,22 @@ def test_advice_that_was_followed_is_not_given_again(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         co.from_csv(path, "y", missing="mean", unknown=("?", "-999"), calibration=0)
+
+
+def test_columns_that_nobody_named_are_said_to_be_left_out(tmp_path: Path, invoke: Invoke) -> None:
+    write(tmp_path / "north.csv", HEAD, [record(i) for i in range(40)])
+    toml = tmp_path / "columns.toml"
+    columns = 'age = { type = "number" }\nsex = { type = "category", levels = ["F", "M"] }\n'
+    toml.write_text(f'[target]\nname = "died"\n[columns]\n{columns}')
+    files = str(tmp_path / "north.csv")
+    words = "Not used: Patient_ID, bp (not in columns.toml)."
+
+    said = invoke("inspect", files, "--columns", str(toml))
+    assert words in " ".join(str(said).split())
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        co.from_csv(files, columns=toml)
+
+    toml.write_text(f'[files]\ndrop = ["Patient_ID", "bp"]\n{toml.read_text()}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        co.from_csv(files, columns=toml)  # who drops them by name has said so

@@ -90,6 +90,14 @@ def test_effects_are_r_s_on_pooled_rows(centre: str, link: str) -> None:
         assert effects.centres.tau == pytest.approx(wanted["tau"], rel=2e-5)
 
 
+def test_the_search_for_the_deviation_of_intercepts_ends_in_the_usual_rounds() -> None:
+    """Of counts it took more than eight rounds; elsewhere as many are usual as before."""
+    method = co.methods.GLM(centre="random")
+    result = co.run(method, task_of("log"), sites_of("log"), scored=False)
+    assert method.diagnose(result.task, result.state, torch.empty(0))["converged"]
+    assert co.method.usual_rounds(co.methods.GLM(centre="fixed")) == co.method.usual_rounds(co.methods.GLM) == 8
+
+
 def test_three_classes_have_free_intercepts_of_their_own() -> None:
     """As a multinomial model with a column for each site but the first, fitted to all rows in one place."""
     effects = effects_of("kind", "fixed")
@@ -202,7 +210,9 @@ def test_studies_have_free_intercepts_unless_asked_otherwise(tmp_path: Path, mon
     ):
         made = CliRunner().invoke(app, ["study", "new", name, *words])
         assert made.exit_code == 0, made.output
-        assert written in Path(f"{name}.toml").read_text()
+        text = Path(f"{name}.toml").read_text()
+        assert written in text
+        assert ("rounds = 8" in text) == (name != "drawn")
     wrong = CliRunner().invoke(app, ["study", "new", "wrong", "--method", "glm", "--centre", "fixd"])
     assert "'fixd'" in str(wrong.exception)
     other = CliRunner().invoke(app, ["study", "new", "other", "--method", "fedavg", "--centre", "fixed"])
