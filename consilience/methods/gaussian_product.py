@@ -33,7 +33,7 @@ from consilience.method.settings import abridge, added
 from consilience.privacy.dp.mechanisms import Privacy, Released
 from consilience.task import Task
 
-KNOWN = Known(0.7, "91 % of log odds ratios of 0.5, 90 % of 1, 85 % of 2")  # in 160, 100 and 40 worlds
+KNOWN = Known(1.4, "90 % of log odds ratios of 1, and 85 % of 2")  # in 100 and 40 worlds; 92 % of 0.5 in 160
 
 
 @dataclass(frozen=True)

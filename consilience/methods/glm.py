@@ -157,7 +157,7 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Strea
     def __post_init__(self) -> None:
         if self.centre == "none":  # as a study's settings and the command line write it
             object.__setattr__(self, "centre", None)
-        if self.centre == RANDOM:
+        elif self.centre == RANDOM:
             object.__setattr__(self, "about", replace(self.about, rounds=FOR_TAU))
 
     def init(self, task: Task, server: Server) -> GLMState | CentredState:
@@ -170,8 +170,7 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Strea
         if self.privacy is not None:
             check_private_classes(task, self.privacy, server)
         check_centre(task, self.centre, self.has_hessian(task), self.privacy is not None)
-        state = CentredState if has_centres(task, self.centre) else GLMState
-        return state(task.init(server.key))
+        return (CentredState if has_centres(task, self.centre) else GLMState)(task.init(server.key))
 
     def broadcast(self, state: GLMState | CentredState) -> Point | Last | Asked | tuple[()]:
         return state.asked
@@ -185,9 +184,9 @@ class GLM(OnFeatures, Summable, Private, Validated, Releasable, Diagnosed, Strea
             return release_derivatives(task, self.privacy, message, data)
         if isinstance(client.memory, tuple):
             return Reply(tell_first(task, data, self.compare), data.size, keep=data.size)  # 1
-        if not isinstance(message, Point):
-            return Reply(NOTHING, data.size, client.memory)
-        sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
+        sent: Any = NOTHING
+        if isinstance(message, Point):
+            sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
         return Reply(sent, data.size, client.memory)
 
     def weighs(self, task: Task, message: Point | Last | Asked | tuple[()], data: Data) -> Weighing | None:

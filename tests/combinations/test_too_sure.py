@@ -53,7 +53,7 @@ def heard(method: co.Method, sites: Sites) -> list[str]:
     [
         (LAPLACE, 25, 2.5, True),
         (LAPLACE, 25, 1.0, True),
-        (LAPLACE, 25, 0.0, False),
+        (LAPLACE, 25, 0.5, False),
         (LAPLACE, 100, 2.5, False),
         (Hierarchical(), 25, 2.5, True),
         (Hierarchical(), 25, 1.0, False),
