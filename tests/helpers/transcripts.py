@@ -17,15 +17,15 @@ NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 def masked(text: str) -> str:
-    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, tables and replies.
+    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, tables, replies and memories.
 
-    Replies say more of their rows since.
+    Replies say more of their rows since, and sites keep which messages they answered.
     """
     text = re.sub(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?( ?UTC|Z|\+00:00)?", "TIME", text)
     text = re.sub(r"(?<![\w.])[\d.]+ ?(ms|s|seconds?|min|minutes?)\b", "SECONDS", text)
     text = re.sub(r"(ed25519:)?[A-Za-z0-9+/]{43}=|(ed25519:)?[A-Za-z0-9+/]{8,}…", "KEY", text)
     text = re.sub(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HASH", text)
-    text = re.sub(r"\.(csv|html|reply) \([\d,]+ bytes\)", r".\1 (SIZE)", text)
+    text = re.sub(r"\.(csv|html|reply|memory) \([\d,]+ bytes\)", r".\1 (SIZE)", text)
     return re.sub(r"(/[\w.+-]+){2,}/", "PATH/", text)
 
 
