@@ -17,7 +17,7 @@ NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 def masked(text: str) -> str:
-    """Without what varies: where it ran, when, how long it took, hashes, the size of pages, tables, replies and memories.
+    """Without what varies: where it ran, when, how long it took, hashes, sizes of pages, tables, replies, memories.
 
     Replies say more of their rows since, and sites keep which messages they answered.
     """
