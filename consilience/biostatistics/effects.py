@@ -35,6 +35,11 @@ NO_META = (
     'The sites\' own estimates are not known here: a study shows them with hand_out = "ensemble", and its report has '
     "a meta-analysis from seven sites on."
 )
+FAR = math.log(100)  # a log odds ratio beyond which a column that separates the outcomes is likelier than an effect
+FAR_WORDS = (
+    "Odds ratio above 100 or below 0.01: {names}. Under a prior a column that separates the outcomes looks so, and its "
+    "interval is not the rows': count its rows by outcome, or use glm, which finds it not estimable."
+)
 NO_SITES = "Here only the meta-analysis by REML with Hartung and Knapp's intervals is known, at 95 %."
 MANY = 1e6  # degrees of freedom, beyond which Student's t is normal to seven digits
 
@@ -77,6 +82,11 @@ class Estimate(NamedTuple):
     label: Label
     estimate: float
     error: float
+
+    @property
+    def is_far(self) -> bool:
+        """Whether a log odds ratio is so large, and so sure, that separation under a prior is likelier."""
+        return self.label.column != INTERCEPT and abs(self.estimate) > FAR and self.error < 1
 
 
 class Centres(NamedTuple):
@@ -230,6 +240,9 @@ class Effects:
         unknown = dict.fromkeys(str(found.label) for found in self.estimates if math.isnan(found.error))
         if unknown:
             notes.append(f"Not estimable: {', '.join(unknown)}. {WHY}")
+        far = dict.fromkeys(str(found.label) for found in self.estimates if self.link == "logit" and found.is_far)
+        if far:
+            notes.append(FAR_WORDS.format(names=", ".join(far)))
         return notes
 
     @property
