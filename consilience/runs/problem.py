@@ -449,7 +449,10 @@ class Problem:
         """Whether training rows stay in their files."""
         if self.stream is not None or not self.reads_files:
             return bool(self.stream)
-        return not self._unstreamed() and are_large(list_files(str(self.data)))
+        try:
+            return not self._unstreamed() and are_large(list_files(str(self.data)))
+        except InputError:  # said where they are read, after what else is missing
+            return False
 
     def _unstreamed(self) -> list[str]:
         """What is asked for that rows cannot have that stay in their files."""

@@ -21,11 +21,12 @@ def masked(text: str) -> str:
 
     Replies say more of their rows since, and sites keep which messages they answered.
     """
+    text = re.sub(r"^Sites are small for their effects.*\n", "", text, flags=re.MULTILINE)  # said since
     text = re.sub(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?( ?UTC|Z|\+00:00)?", "TIME", text)
     text = re.sub(r"(?<![\w.])[\d.]+ ?(ms|s|seconds?|min|minutes?)\b", "SECONDS", text)
     text = re.sub(r"(ed25519:)?[A-Za-z0-9+/]{43}=|(ed25519:)?[A-Za-z0-9+/]{8,}…", "KEY", text)
     text = re.sub(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HASH", text)
-    text = re.sub(r"\.(csv|html|reply|memory) \([\d,]+ bytes\)", r".\1 (SIZE)", text)
+    text = re.sub(r"\.(csv|html|reply|memory|model) \([\d,]+ bytes\)", r".\1 (SIZE)", text)
     return re.sub(r"(/[\w.+-]+){2,}/", "PATH/", text)
 
 
