@@ -65,6 +65,8 @@ def same(found: Any, before: Any, tolerance: float, where: str = "") -> None:
         for name in before.keys() - VARYING:
             if name in JUMPING and not EXACT:
                 assert type(found[name]) is type(before[name]), f"{where}.{name}"
+            elif name in ("notes", "warnings"):  # more is warned of since
+                assert all(sentence in found[name] for sentence in before[name] or ()), f"{where}.{name}"
             else:
                 same(found[name], before[name], tolerance, f"{where}.{name}")
     elif isinstance(before, (list, tuple)):
